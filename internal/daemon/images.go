@@ -112,9 +112,16 @@ func (i images) Resolve(ref string) (pod.Image, error) {
 	if err != nil {
 		return pod.Image{}, err
 	}
+	var names []pod.ImageName
+	for _, n := range img.Names {
+		if !n.IsID() && !n.IsWrong() {
+			names = append(names, pod.ImageName{Name: n.String(), Target: n.Target()})
+		}
+	}
 	return pod.Image{
 		ID:          img.ID,
 		Ref:         img.Ref(),
+		Names:       names,
 		ChainID:     img.ChainID,
 		Snapshotter: i.s.Snapshotter(),
 		Config:      img.Config,
@@ -124,15 +131,21 @@ func (i images) Resolve(ref string) (pod.Image, error) {
 }
 
 // Pull fetches an image that berth needs, with the credentials that are configured.
-func (i images) Pull(ctx context.Context, ref string) error {
-	_, err := i.s.Pull(ctx, ref, nil, image.Caller{Name: "berth itself", Itself: true})
-	return err
+func (i images) Pull(ctx context.Context, ref string) (pod.Image, error) {
+	return i.pull(ctx, ref, image.Caller{Name: "berth itself", Itself: true})
 }
 
 // PullFor fetches an image for a pod, with the credentials that are configured.
-func (i images) PullFor(ctx context.Context, pod *runtimeapi.PodSandboxMetadata, ref string) error {
-	_, err := i.s.Pull(ctx, ref, nil, image.Caller{Name: pod.GetNamespace() + "/" + pod.GetName(), Namespace: pod.GetNamespace()})
-	return err
+func (i images) PullFor(ctx context.Context, of *runtimeapi.PodSandboxMetadata, ref string) (pod.Image, error) {
+	return i.pull(ctx, ref, image.Caller{Name: of.GetNamespace() + "/" + of.GetName(), Namespace: of.GetNamespace()})
+}
+
+func (i images) pull(ctx context.Context, ref string, who image.Caller) (pod.Image, error) {
+	id, err := i.s.Pull(ctx, ref, nil, who)
+	if err != nil {
+		return pod.Image{}, err
+	}
+	return i.Resolve(id)
 }
 
 func (i images) Files(ctx context.Context, img pod.Image) (passwd, group []byte, err error) {

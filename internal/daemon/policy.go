@@ -3,15 +3,14 @@
 package daemon
 
 import (
-	"cmp"
 	"context"
 	"path/filepath"
-	"slices"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/config"
 	"berth/internal/image"
+	"berth/internal/pod"
 	"berth/internal/policy"
 )
 
@@ -63,23 +62,22 @@ type createPolicy struct {
 }
 
 // Allow implements pod.Policy.
-func (p createPolicy) Allow(ctx context.Context, namespace, asked, id string) error {
-	return p.guard.Create(ctx, namespace, p.image(asked, id), p.registry)
+func (p createPolicy) Allow(ctx context.Context, namespace, asked string, img pod.Image) error {
+	return p.guard.Create(ctx, namespace, judged(asked, img), p.registry)
 }
 
 // Restore implements pod.Policy.
-func (p createPolicy) Restore(ctx context.Context, namespace, asked, id string) error {
-	return p.guard.Restore(ctx, namespace, p.image(asked, id), p.registry)
+func (p createPolicy) Restore(ctx context.Context, namespace, asked string, img pod.Image) error {
+	return p.guard.Restore(ctx, namespace, judged(asked, img), p.registry)
 }
 
 func (p createPolicy) registry(ref string) policy.Registry { return p.images.Registry(ref) }
 
-// image returns what the policy is asked about.
-func (p createPolicy) image(asked, id string) policy.Image {
-	i := policy.Image{ID: id, Asked: asked}
-	for _, st := range p.images.Names(id) {
-		i.Names = append(i.Names, policy.Named{Name: st.Name, Target: st.Target})
+// judged returns what the policy is asked about.
+func judged(asked string, img pod.Image) policy.Image {
+	i := policy.Image{ID: img.ID, Asked: asked}
+	for _, n := range img.Names {
+		i.Names = append(i.Names, policy.Named{Name: n.Name, Target: n.Target})
 	}
-	slices.SortFunc(i.Names, func(a, b policy.Named) int { return cmp.Compare(a.Name, b.Name) }) // the same refusal each time
 	return i
 }

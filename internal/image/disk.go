@@ -312,7 +312,7 @@ func (s *Service) Prune(ctx context.Context, o PruneOptions) (Pruned, error) {
 				out.Used++
 				continue
 			}
-			if err := s.Remove(ctx, i.ID); err != nil && !errdefs.IsNotFound(err) {
+			if err := s.remove(ctx, i); err != nil && !errdefs.IsNotFound(err) {
 				p.Error, p.Bytes = err.Error(), 0
 			}
 		}

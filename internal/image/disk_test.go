@@ -44,7 +44,7 @@ func shelf(t *testing.T) (*fake, *Service) {
 	} {
 		st := stored("registry.example/"+i.name, "sha256:"+i.name)
 		st.ChainID, st.Created = i.chain, now.Add(-time.Hour+time.Duration(n)*time.Second)
-		f.names[st.Name] = st
+		f.names[st.Name.String()] = st
 		p := Parts{ChainID: i.chain, Blobs: map[string]bool{}}
 		for _, b := range i.blobs {
 			p.Blobs[b] = true
@@ -94,8 +94,8 @@ func TestPruneRemovesWhatNothingNeeds(t *testing.T) {
 	s.SetPinned([]string{"*/alone:*"})
 	young := f.names["registry.example/app:2"]
 	young.Created = time.Now()
-	f.names[young.Name] = young
-	if err := s.refreshName(t.Context(), young.Name); err != nil {
+	f.names[young.Name.String()] = young
+	if err := s.refreshName(t.Context(), young.Name.String()); err != nil {
 		t.Fatal(err)
 	}
 	o := PruneOptions{DryRun: true, OlderThan: time.Minute, Used: func() map[string][]string { return map[string][]string{"sha256:old:1": {"c"}} }}
@@ -168,11 +168,11 @@ type stuck struct {
 	name string
 }
 
-func (s stuck) Delete(ctx context.Context, name string) error {
-	if name == s.name {
+func (s stuck) Delete(ctx context.Context, n Name) error {
+	if n.String() == s.name {
 		return errors.New("the disk is read-only")
 	}
-	return s.fake.Delete(ctx, name)
+	return s.fake.Delete(ctx, n)
 }
 
 func TestSharesAreOfAllImages(t *testing.T) {

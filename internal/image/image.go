@@ -17,10 +17,10 @@ import (
 
 // Stored is one name in containerd's image store and what it stands for.
 type Stored struct {
-	Name    string
-	Digest  string             // of the manifest or index
-	Target  ocispec.Descriptor // the same, as its registry describes it: read-only
-	ID      string             // digest of the configuration; of an artifact, of the manifest
+	Name Name
+	// ID is the digest of the configuration. Anybody can make a manifest that claims another image's
+	// configuration, so that of an artifact or a checkpoint it is the digest of the manifest.
+	ID      string
 	ChainID string
 	Size    int64
 	Config  ocispec.ImageConfig // shared by all names of the image: read-only
@@ -29,7 +29,7 @@ type Stored struct {
 	// Checkpoint says that the image is not one to run, but holds a checkpoint of a container.
 	Checkpoint bool
 	// Artifact is the type of an OCI artifact, and "" for an image. An artifact is mounted as an image
-	// is, and not run. Its ID is the digest of its manifest.
+	// is, and not run.
 	Artifact string
 }
 
@@ -38,22 +38,21 @@ type Backend interface {
 	List(ctx context.Context) ([]Stored, error)
 	// Get reads one name; ErrNotFound.
 	Get(ctx context.Context, name string) (Stored, error)
-	// Pull fetches and unpacks ref and stores it under ref.
+	// Pull fetches and unpacks ref and stores it under its names: see [Stored.NamesGiven].
 	Pull(ctx context.Context, ref string, creds Credentials, w Watch) (Stored, error)
 	// Fetched returns how many bytes of each blob, by its digest, are on this node.
 	Fetched(ctx context.Context, blobs []Blob) (map[string]int64, error)
-	// Import reads an OCI or docker archive and unpacks its images. ref names an image that has no
-	// name. read is called with how many bytes of the archive were read, out of how many.
+	// Import reads an OCI or docker archive, unpacks its images and stores them under their names. ref
+	// names an image that has no name. read is called with how many bytes of the archive were read, out of how many.
 	Import(ctx context.Context, path, ref string, read func(done, total int64)) ([]Stored, error)
-	// Unpack makes the snapshots of a stored name in a snapshotter. Those that exist are kept.
+	// Unpack makes the snapshots of what a name stood for in a snapshotter. Those that exist are kept.
 	// ErrNotFound when layers are missing.
-	Unpack(ctx context.Context, name, snapshotter string) error
-	// Checkpoint returns the archive that a stored name holds, which the caller closes. ErrNotFound
+	Unpack(ctx context.Context, n Name, snapshotter string) error
+	// Checkpoint returns the archive of the checkpoint with an ID, which the caller closes. ErrNotFound
 	// when it is not on this node.
-	Checkpoint(ctx context.Context, name string) (io.ReadCloser, error)
-	// Tag stores another name for what s is.
-	Tag(ctx context.Context, s Stored, name string) error
-	Delete(ctx context.Context, name string) error
+	Checkpoint(ctx context.Context, id string) (io.ReadCloser, error)
+	// Delete removes a name if it stands for the same as before, and is ErrNotFound otherwise.
+	Delete(ctx context.Context, n Name) error
 	// ReadFiles reads files of the image's root, at most limit bytes each; absent ones are empty.
 	// ErrNotFound when the image is not unpacked.
 	ReadFiles(ctx context.Context, chainID string, limit int64, paths ...string) ([][]byte, error)
@@ -103,7 +102,7 @@ type Service struct {
 	cfg     Config
 	dirty   chan string // names that changed
 	pulls   flights[pullKey, string]
-	unpacks flights[unpackKey, struct{}]
+	unpacks flights[unpackKey, struct{}] // by what is to be there
 	// transfers are the pulls and imports in flight.
 	transfers transfers
 	arrivals  arrivals
@@ -199,6 +198,9 @@ func (s *Service) Refresh(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("list images: %w", err)
 		}
+		for _, st := range all {
+			s.mention(st)
+		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.mu.index = newIndex(all, s.mu.index.pins)
@@ -212,6 +214,9 @@ func (s *Service) refreshName(ctx context.Context, name string) error {
 		if err != nil && !errdefs.IsNotFound(err) {
 			return fmt.Errorf("read image %s: %w", name, err)
 		}
+		if err == nil {
+			s.mention(st)
+		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if err != nil {
@@ -221,6 +226,14 @@ func (s *Service) refreshName(ctx context.Context, name string) error {
 		}
 		return nil
 	})
+}
+
+// mention says in the log that a name is not used.
+func (s *Service) mention(st Stored) {
+	if st.Name.IsWrong() {
+		s.cfg.Logger.Warn("an image has a name that is not used, since it is not complete or has the digest of another image; the image is found by its ID",
+			"name", st.Name, "target", st.Name.Target().Digest, "id", st.ID)
+	}
 }
 
 // Snapshotter returns the name of the snapshotter that images are unpacked into.

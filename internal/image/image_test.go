@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -51,8 +52,14 @@ func newFake() *fake {
 	}
 }
 
-func stored(name, id string) Stored {
-	return Stored{Name: name, ID: id, Digest: "sha256:" + strings.Repeat("d", 64), ChainID: "chain-" + id, Size: 7}
+// manifestID is the digest of what every name in the fake stands for.
+var manifestID = digest.Digest("sha256:" + strings.Repeat("d", 64))
+
+func stored(name, id string) Stored { return storedAs(name, id, manifestID) }
+
+func storedAs(name, id string, target digest.Digest) Stored {
+	n, _ := NewName(name, ocispec.Descriptor{Digest: target}, id)
+	return Stored{Name: n, ID: id, ChainID: "chain-" + id, Size: 7}
 }
 
 var imageID = "sha256:" + strings.Repeat("a", 64)
@@ -94,7 +101,18 @@ func (f *fake) Pull(ctx context.Context, ref string, c Credentials, w Watch) (St
 		return Stored{}, ctx.Err()
 	}
 	s := stored(ref, imageID)
-	return s, f.Tag(ctx, s, ref)
+	f.put(s)
+	return s, nil
+}
+
+// put stores all names that an image gets.
+func (f *fake) put(s Stored) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, n := range s.NamesGiven() {
+		s.Name = n
+		f.names[n.String()] = s
+	}
 }
 
 func (f *fake) Fetched(context.Context, []Blob) (map[string]int64, error) { return f.fetched, nil }
@@ -103,21 +121,13 @@ func (f *fake) Checkpoint(context.Context, string) (io.ReadCloser, error) {
 	return nil, errdefs.ErrNotFound
 }
 
-func (f *fake) Tag(_ context.Context, s Stored, name string) error {
+func (f *fake) Delete(_ context.Context, n Name) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s.Name = name
-	f.names[name] = s
-	return nil
-}
-
-func (f *fake) Delete(_ context.Context, name string) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if _, ok := f.names[name]; !ok {
+	if s, ok := f.names[n.String()]; !ok || s.Name.Target().Digest != n.Target().Digest {
 		return errdefs.ErrNotFound
 	}
-	delete(f.names, name)
+	delete(f.names, n.String())
 	return nil
 }
 
@@ -131,7 +141,7 @@ func (f *fake) ReadFiles(_ context.Context, chainID string, _ int64, _ ...string
 	return [][]byte{f.file, []byte("g")}, nil
 }
 
-func (f *fake) Unpack(ctx context.Context, name, _ string) error {
+func (f *fake) Unpack(ctx context.Context, n Name, _ string) error {
 	f.mu.Lock()
 	f.unpacks++
 	f.mu.Unlock()
@@ -142,7 +152,7 @@ func (f *fake) Unpack(ctx context.Context, name, _ string) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	delete(f.packed, f.names[name].ChainID)
+	delete(f.packed, f.names[n.String()].ChainID)
 	return nil
 }
 
@@ -412,7 +422,7 @@ func TestChangesByOthersAreFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		s := service(t, f)
-		_ = f.Tag(t.Context(), stored("", imageID), "r.example/new:1")
+		f.put(stored("r.example/new:1", imageID))
 		s.Changed("r.example/new:1")
 		synctest.Wait()
 		if _, err := s.Resolve("r.example/new:1"); err != nil {

@@ -43,14 +43,16 @@ func NewName(text string, target ocispec.Descriptor, id string) (Name, error) {
 		return n, fmt.Errorf("image name %q: %w: %w", text, err, errdefs.ErrInvalidArgument)
 	}
 	if full := ref.String(); full != text {
-		return n, fmt.Errorf("image name %q: it is not complete, as %q would be: %w", text, full, errdefs.ErrInvalidArgument)
+		return n, fmt.Errorf("image name %q: it is not complete, as %q would be: %w",
+			text, full, errdefs.ErrInvalidArgument)
 	}
 	if d, ok := ref.(reference.Digested); !ok {
 		n.form = byTag
 	} else if d.Digest() == target.Digest {
 		n.form = byDigest
 	} else {
-		return n, fmt.Errorf("image name %q: it stands for %s and not for the digest in it: %w", text, target.Digest, errdefs.ErrInvalidArgument)
+		return n, fmt.Errorf("image name %q: it stands for %s and not for the digest in it: %w",
+			text, target.Digest, errdefs.ErrInvalidArgument)
 	}
 	return n, nil
 }
@@ -70,16 +72,19 @@ func (n Name) IsWrong() bool { return n.form == wrong }
 // IsID reports whether the name is the ID of its image.
 func (n Name) IsID() bool { return n.form == byID }
 
-// siblings returns the names that an image gets beside n, which is a reference: the ID, and the
-// repository with the digest of the target.
-func (n Name) siblings(id string) ([]Name, error) {
-	ref, err := reference.ParseDockerRef(n.text)
-	if err != nil {
-		return nil, fmt.Errorf("image name %q: %w: %w", n.text, err, errdefs.ErrInvalidArgument)
+// NamesGiven returns all that an image which came under the name of s is to be called on this node: by
+// its ID, by its repository with the digest of its target, and by the name itself, unless that is
+// wrong.
+func (s Stored) NamesGiven() []Name {
+	target := s.Name.target
+	names := []Name{{s.ID, target, byID}}
+	if ref, err := reference.ParseDockerRef(s.Name.text); err == nil {
+		if exact, err := reference.WithDigest(reference.TrimNamed(ref), target.Digest); err == nil {
+			names = append(names, Name{exact.String(), target, byDigest})
+		}
 	}
-	exact, err := reference.WithDigest(reference.TrimNamed(ref), n.target.Digest)
-	if err != nil {
-		return nil, fmt.Errorf("image name %q: %w: %w", n.text, err, errdefs.ErrInvalidArgument)
+	if s.Name.form == byTag {
+		names = append(names, s.Name)
 	}
-	return []Name{{id, n.target, byID}, {exact.String(), n.target, byDigest}}, nil
+	return names
 }

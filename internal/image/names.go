@@ -5,11 +5,8 @@ package image
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/containerd/errdefs"
-	"github.com/distribution/reference"
-	"github.com/opencontainers/go-digest"
 )
 
 // Remove removes an image with all its names, by whichever of them it is called: CRI removes
@@ -22,11 +19,17 @@ func (s *Service) Remove(ctx context.Context, ref string) error {
 	if err != nil {
 		return err
 	}
-	for _, n := range slices.Concat(i.Tags, i.Digests, []string{i.ID}) {
+	return s.remove(ctx, i)
+}
+
+// remove removes the names that an image had when it was found. One that stands for something else
+// by now stays.
+func (s *Service) remove(ctx context.Context, i Image) error {
+	for _, n := range i.Names {
 		if err := s.backend.Delete(ctx, n); err != nil && !errdefs.IsNotFound(err) {
 			return fmt.Errorf("remove image %s: %w", n, err)
 		}
-		if err := s.refreshName(ctx, n); err != nil {
+		if err := s.refreshName(ctx, n.String()); err != nil {
 			return fmt.Errorf("remove image %s: %w", n, err)
 		}
 	}
@@ -38,7 +41,7 @@ func (s *Service) Remove(ctx context.Context, ref string) error {
 func (s *Service) Import(ctx context.Context, path, ref string) (names []string, err error) {
 	all, err := s.load(ctx, KindImport, path, ref)
 	for _, st := range all {
-		names = append(names, st.Name)
+		names = append(names, st.Name.String())
 	}
 	return names, err
 }
@@ -61,26 +64,17 @@ func (s *Service) load(ctx context.Context, kind, path, ref string) ([]Stored, e
 		return nil, fmt.Errorf("import %s: %w", path, err)
 	}
 	for _, st := range all {
-		if err := s.keep(ctx, st); err != nil {
+		if err := s.refreshNames(ctx, st); err != nil {
 			return nil, fmt.Errorf("import %s: %w", path, err)
 		}
 	}
 	return all, nil
 }
 
-// keep makes st known under its own name, its digest and its ID.
-func (s *Service) keep(ctx context.Context, st Stored) error {
-	names := []string{st.Name, st.ID}
-	if named, err := reference.ParseDockerRef(st.Name); err == nil {
-		if c, err := reference.WithDigest(reference.TrimNamed(named), digest.Digest(st.Digest)); err == nil {
-			names = append(names, c.String())
-		}
-	}
-	for _, n := range names {
-		if err := s.backend.Tag(ctx, st, n); err != nil {
-			return fmt.Errorf("store image name %s: %w", n, err)
-		}
-		if err := s.refreshName(ctx, n); err != nil {
+// refreshNames reads the names that an image has got.
+func (s *Service) refreshNames(ctx context.Context, st Stored) error {
+	for _, n := range st.NamesGiven() {
+		if err := s.refreshName(ctx, n.String()); err != nil {
 			return err
 		}
 	}

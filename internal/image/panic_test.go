@@ -34,9 +34,9 @@ func (p *panicking) Import(ctx context.Context, path, ref string, read func(done
 	return p.fake.Import(ctx, path, ref, read)
 }
 
-func (p *panicking) Unpack(ctx context.Context, name, snapshotter string) error {
+func (p *panicking) Unpack(ctx context.Context, n Name, snapshotter string) error {
 	p.hole()
-	return p.fake.Unpack(ctx, name, snapshotter)
+	return p.fake.Unpack(ctx, n, snapshotter)
 }
 
 // A panic of a library that parses, decrypts or unpacks a hostile image ended berth. It ends the

@@ -64,16 +64,11 @@ func (p pins) withArchives(ids map[string]bool) pins {
 	return p
 }
 
-// of returns why an image with these names is pinned.
-func (p pins) of(i Image, names map[string]bool, labelled bool) []Pin {
+// of returns why an image is pinned.
+func (p pins) of(i Image, labelled bool) []Pin {
 	var why []Pin
 	some := func(has func(name string) bool) bool {
-		for name := range names {
-			if has(name) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(i.Tags, has) || slices.ContainsFunc(i.Digests, has)
 	}
 	if labelled {
 		why = append(why, PinLabel)

@@ -108,7 +108,7 @@ func TestImagesArePinned(t *testing.T) {
 func TestAnImageIsAsOldAsItsOldestName(t *testing.T) {
 	f := newFake()
 	old := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	for name, at := range map[string]time.Time{"a:1": old.Add(time.Hour), "b:1": old, "c:1": {}} {
+	for name, at := range map[string]time.Time{"r.example/a:1": old.Add(time.Hour), "r.example/b:1": old, "r.example/c:1": {}} {
 		st := stored(name, imageID)
 		st.Created = at
 		f.names[name] = st

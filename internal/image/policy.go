@@ -59,19 +59,6 @@ func refusal(err error) error {
 	return Failure{Kind: "unverified", Err: err}
 }
 
-// Names returns all names of an image but its ID, as they are stored.
-func (s *Service) Names(id string) []Stored {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	var list []Stored
-	for name := range s.mu.index.names[id] {
-		if name != id {
-			list = append(list, s.mu.index.byName[name])
-		}
-	}
-	return list
-}
-
 // Registry returns the registry of an image, with the credentials that the configuration has for
 // it.
 func (s *Service) Registry(ref string) Registry { return redactedRegistry{s.backend.Registry(ref)} }

@@ -108,22 +108,6 @@ func TestAPullPassesThePolicyFirst(t *testing.T) {
 	})
 }
 
-// All names of an image are known but its ID, with what they stand for.
-func TestTheNamesOfAnImage(t *testing.T) {
-	f := newFake()
-	for _, n := range []string{"x.example/a:1", "x.example/a@sha256:" + strings.Repeat("d", 64), imageID} {
-		f.names[n] = stored(n, imageID)
-	}
-	f.names["x.example/b:1"] = stored("x.example/b:1", "sha256:"+strings.Repeat("b", 64))
-	s := New(f, Config{Logger: slog.New(slog.DiscardHandler)})
-	if err := s.Refresh(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if got := s.Names(imageID); len(got) != 2 || got[0].ID != imageID || got[0].Digest == "" {
-		t.Errorf("%+v", got)
-	}
-}
-
 // A registry of a policy sends clients to storage with URLs that are signed: an error with one of
 // them gave it to whoever reads the log.
 func TestErrorsOfAPolicysRegistryNameNoCredentials(t *testing.T) {

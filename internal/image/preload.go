@@ -273,7 +273,7 @@ func (p *Preload) load(ctx context.Context, f *found) {
 	var names []string
 	for _, st := range all {
 		a.IDs = append(a.IDs, st.ID)
-		names = append(names, st.Name)
+		names = append(names, st.Name.String())
 	}
 	p.images.cfg.Logger.Info("archive is imported", "archive", f.path, "images", names, "took", time.Since(began))
 	p.mu.Lock()

@@ -59,7 +59,8 @@ func (a *archives) Import(ctx context.Context, path, _ string, read func(done, t
 	}
 	name, _, _ := strings.Cut(file, ".")
 	st := stored("registry.example/"+name+":1", "sha256:"+name)
-	return []Stored{st}, a.Tag(ctx, st, st.Name)
+	a.put(st)
+	return []Stored{st}, nil
 }
 
 // did returns the archives that were imported since the last question.

@@ -28,8 +28,8 @@ func (s *Service) Resolve(ref string) (Image, error) {
 		}
 	}
 	if name, err := Normalize(ref); err == nil {
-		if st, ok := x.byName[name]; ok {
-			return x.byID[st.ID], nil
+		if i, ok := x.named(name); ok {
+			return i, nil
 		}
 	}
 	var found []Image

@@ -10,10 +10,9 @@ import (
 	"testing/synctest"
 )
 
-const (
-	oneTag    = "docker.io/library/one:latest"
-	oneDigest = "docker.io/library/one@sha256:1"
-)
+const oneTag = "docker.io/library/one:latest"
+
+var oneDigest = "docker.io/library/one@" + manifestID.String()
 
 // A pod showed an image ID as its image, and whoever waited for a changed image waited for ever. A
 // tag that was moved to another image does not name the first one any more.
@@ -73,7 +72,7 @@ func TestAnOlderAnswerDoesNotReplaceANewerOne(t *testing.T) {
 		go func() { done <- s.Refresh(t.Context()) }()
 		synctest.Wait()
 		go func() {
-			_ = f.Tag(t.Context(), stored("", imageID), oneTag)
+			f.put(stored(oneTag, imageID))
 			done <- s.refreshName(t.Context(), oneTag)
 		}()
 		synctest.Wait()
@@ -111,7 +110,7 @@ func TestMeasuringDelaysNoChange(t *testing.T) {
 		go func() { defer close(done); _ = s.Run(ctx) }()
 		defer func() { cancel(); <-done }()
 		synctest.Wait()
-		_ = f.Tag(t.Context(), stored("", imageID), "r.example/new:1")
+		f.put(stored("r.example/new:1", imageID))
 		s.Changed("r.example/new:1")
 		synctest.Wait()
 		if _, err := s.Resolve("r.example/new:1"); err != nil {
@@ -171,11 +170,13 @@ func TestTheImageOfSandboxesIsPinned(t *testing.T) {
 		return ids
 	}
 	const other = "sha256:other"
-	_ = f.Tag(t.Context(), stored("docker.io/library/app:1", other), "docker.io/library/app:1")
+	f.put(stored("docker.io/library/app:1", other))
 	if err := s.Refresh(t.Context()); err != nil || len(pinned()) != 0 {
 		t.Fatalf("pinned: %q %v", pinned(), err)
 	}
-	if err := s.keep(t.Context(), stored("docker.io/library/pause:latest", imageID)); err != nil {
+	pause := stored("docker.io/library/pause:latest", imageID)
+	f.put(pause)
+	if err := s.refreshNames(t.Context(), pause); err != nil {
 		t.Fatal(err)
 	}
 	if got := pinned(); len(got) != 1 || got[0] != imageID {

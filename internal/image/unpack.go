@@ -4,13 +4,15 @@ package image
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/containerd/errdefs"
 )
 
-type unpackKey struct{ id, snapshotter string }
+type unpackKey struct{ chainID, snapshotter string }
 
 // Unpack makes the snapshots of an image that is there and not unpacked into a snapshotter: it was
 // fetched by another client, its snapshots were lost, or another snapshotter was in use. Several
@@ -20,17 +22,28 @@ func (s *Service) Unpack(ctx context.Context, id, snapshotter string) error {
 	if err != nil {
 		return err
 	}
-	_, err = s.unpacks.join(ctx, unpackKey{i.ID, snapshotter}, "", func(ctx context.Context, _ context.CancelCauseFunc) (struct{}, error) {
+	return s.unpack(ctx, i, snapshotter)
+}
+
+func (s *Service) unpack(ctx context.Context, i Image, snapshotter string) error {
+	_, err := s.unpacks.join(ctx, unpackKey{i.ChainID, snapshotter}, "", func(ctx context.Context, _ context.CancelCauseFunc) (struct{}, error) {
 		timeout := fmt.Errorf("it took more than %s", s.cfg.UnpackTimeout)
 		ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.UnpackTimeout, timeout)
 		defer cancel()
 		s.cfg.Logger.Info("image is not unpacked, unpacking it", "image", i.Title(), "id", i.ID, "snapshotter", snapshotter)
-		return Contain(s.cfg.Logger, s.cfg.Panicked, i.Name, func() (struct{}, error) {
-			if err := s.backend.Unpack(ctx, i.Name, snapshotter); err != nil {
-				return struct{}{}, because(ctx, err)
+		var errs []error
+		for _, n := range s.sources(i) {
+			_, err := Contain(s.cfg.Logger, s.cfg.Panicked, n.String(), func() (struct{}, error) {
+				return struct{}{}, s.backend.Unpack(ctx, n, snapshotter)
+			})
+			if err == nil {
+				return struct{}{}, nil
 			}
-			return struct{}{}, nil
-		})
+			if errs = append(errs, because(ctx, err)); ctx.Err() != nil {
+				break
+			}
+		}
+		return struct{}{}, errors.Join(errs...)
 	})
 	if errdefs.IsNotFound(err) {
 		return fmt.Errorf("unpack image %s: layers are missing on this node; pull the image again: %w", i.Title(), err)
@@ -41,14 +54,31 @@ func (s *Service) Unpack(ctx context.Context, id, snapshotter string) error {
 	return nil
 }
 
-// Checkpoint returns the archive of the checkpoint that an image on this node holds, without its
-// compression. The caller closes it. ErrNotFound says that the image is gone or that its layer is.
-func (s *Service) Checkpoint(ctx context.Context, id string) (io.ReadCloser, error) {
-	i, err := s.Resolve(id)
-	if err != nil {
-		return nil, err
+// sources returns a name of each target that claims to have the layers of an image, those of the
+// image itself first. A layer is what its ID says whichever blob it comes from, and the blobs of one
+// target may be missing, or not be what was claimed.
+func (s *Service) sources(i Image) []Name {
+	names := append([]Name{i.Name}, i.Names...)
+	s.mu.RLock()
+	for id, other := range s.mu.index.byID {
+		if id != i.ID && other.ChainID == i.ChainID {
+			names = append(names, other.Names...)
+		}
 	}
-	return Contain(s.cfg.Logger, s.cfg.Panicked, i.Name, func() (io.ReadCloser, error) { return s.backend.Checkpoint(ctx, i.Name) })
+	s.mu.RUnlock()
+	var out []Name
+	for _, n := range names {
+		if !slices.ContainsFunc(out, func(o Name) bool { return o.target.Digest == n.target.Digest }) {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// Checkpoint returns the archive of the checkpoint with an ID, without its compression. The caller
+// closes it. ErrNotFound says that it is not on this node.
+func (s *Service) Checkpoint(ctx context.Context, id string) (io.ReadCloser, error) {
+	return Contain(s.cfg.Logger, s.cfg.Panicked, id, func() (io.ReadCloser, error) { return s.backend.Checkpoint(ctx, id) })
 }
 
 // unpacked runs f, which needs the image with that chain ID unpacked, and runs it again once the
@@ -58,24 +88,24 @@ func (s *Service) unpacked(ctx context.Context, chainID string, f func() error) 
 	if !errdefs.IsNotFound(err) {
 		return err
 	}
-	id := s.withChain(chainID)
-	if id == "" {
+	i, ok := s.withChain(chainID)
+	if !ok {
 		return err
 	}
-	if err := s.Unpack(ctx, id, s.Snapshotter()); err != nil {
+	if err := s.unpack(ctx, i, s.Snapshotter()); err != nil {
 		return err
 	}
 	return f()
 }
 
-// withChain returns the ID of an image with that chain ID, or "".
-func (s *Service) withChain(chainID string) string {
+// withChain returns an image with that chain ID.
+func (s *Service) withChain(chainID string) (Image, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	for id, i := range s.mu.index.byID {
+	for _, i := range s.mu.index.byID {
 		if i.ChainID == chainID {
-			return id
+			return i, true
 		}
 	}
-	return ""
+	return Image{}, false
 }

@@ -41,21 +41,26 @@ const (
 	labelSnapshotRef = "containerd.io/gc.ref.snapshot."
 	// layingPrefix begins the names of layers that artifacts are being laid out in. They have a lease.
 	layingPrefix = "berth-artifact-"
+	// schemaVersion is that of every manifest. A configuration has none.
+	schemaVersion = 2
 )
 
 // errArtifact stops a pull that unpacks: what is pulled is an artifact.
 var errArtifact = errors.New("it is an artifact, which has no layers to be unpacked")
 
-// artifactManifest is the manifest of an artifact.
-type artifactManifest struct {
+// manifestForNode is the manifest of an image for this node.
+type manifestForNode struct {
 	ocispec.Manifest
-	desc ocispec.Descriptor // of the manifest
+	desc       ocispec.Descriptor // of the manifest; the zero value where there is none
+	checkpoint bool               // it, or an index that it is in, says that it holds a checkpoint
 }
 
-// artifactOf returns the manifest of an artifact; nil for an image. The target may be an index, of
-// which it is the manifest for this node.
-func (i *Store) artifactOf(ctx context.Context, target ocispec.Descriptor) (*artifactManifest, error) {
+func (m *manifestForNode) isArtifact() bool { return m.desc.Digest != "" && artifact.Is(m.Manifest) }
+
+// manifestOf returns the manifest of a target, which may be an index, for this node.
+func (i *Store) manifestOf(ctx context.Context, target ocispec.Descriptor) (*manifestForNode, error) {
 	cs := i.bounded().ContentStore()
+	m := &manifestForNode{}
 	desc := target
 	for range maxDepth {
 		if !images.IsIndexType(desc.MediaType) {
@@ -65,19 +70,40 @@ func (i *Store) artifactOf(ctx context.Context, target ocispec.Descriptor) (*art
 		if err := readInto(ctx, cs, desc, &index); err != nil {
 			return nil, err
 		}
+		m.checkpoint = m.checkpoint || isCheckpoint(index.Annotations)
 		var ok bool
 		if desc, ok = forThisNode(index.Manifests); !ok {
-			return nil, nil
+			return m, nil
 		}
 	}
 	if !images.IsManifestType(desc.MediaType) {
-		return nil, nil
+		return m, nil
 	}
-	a := artifactManifest{desc: desc}
-	if err := readInto(ctx, cs, desc, &a.Manifest); err != nil || !artifact.Is(a.Manifest) {
+	if err := readInto(ctx, cs, desc, &m.Manifest); err != nil {
 		return nil, err
 	}
-	return &a, nil
+	m.desc = desc
+	m.checkpoint = !m.isArtifact() && (m.checkpoint || isCheckpoint(m.Annotations))
+	return m, m.check()
+}
+
+// check refuses an artifact or a checkpoint whose manifest does not say that it is one: it could be
+// the configuration of an image as well, which has the same digest, and so the same ID.
+func (m *manifestForNode) check() error {
+	if m.SchemaVersion != schemaVersion && (m.checkpoint || m.isArtifact()) {
+		return fmt.Errorf("manifest %s has the schemaVersion %d and not %d: %w",
+			m.desc.Digest, m.SchemaVersion, schemaVersion, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// artifactOf returns the manifest of an artifact; nil for an image.
+func (i *Store) artifactOf(ctx context.Context, target ocispec.Descriptor) (*manifestForNode, error) {
+	m, err := i.manifestOf(ctx, target)
+	if err != nil || !m.isArtifact() {
+		return nil, err
+	}
+	return m, nil
 }
 
 // forThisNode returns the manifest of an index that suits this node best, as containerd's client
@@ -108,16 +134,16 @@ func readInto(ctx context.Context, cs content.Provider, desc ocispec.Descriptor,
 }
 
 // parsed returns what the image service wants to know of an artifact.
-func (a *artifactManifest) parsed(target ocispec.Descriptor) parsed {
+func (a *manifestForNode) parsed(target ocispec.Descriptor) parsed {
 	size := artifact.Size(a.Manifest) + a.desc.Size
 	if target.Digest != a.desc.Digest {
 		size += target.Size
 	}
 	return parsed{
-		configDigest: a.desc.Digest,
-		chainID:      artifact.ChainID(a.desc.Digest),
-		size:         size,
-		artifact:     cmp.Or(artifact.Type(a.Manifest), "unknown"),
+		id:       a.desc.Digest,
+		chainID:  artifact.ChainID(a.desc.Digest),
+		size:     size,
+		artifact: cmp.Or(artifact.Type(a.Manifest), "unknown"),
 	}
 }
 
@@ -125,17 +151,17 @@ func (a *artifactManifest) parsed(target ocispec.Descriptor) parsed {
 // An artifact that cannot be laid out is refused; one that can be ends a pull that unpacks with
 // errArtifact, and a checkpoint with errCheckpoint.
 func (i *Store) checkArtifact(ctx context.Context, desc ocispec.Descriptor, unpacks bool) error {
-	var m ocispec.Manifest
-	if err := readInto(ctx, i.bounded().ContentStore(), desc, &m); err != nil {
+	m, err := i.manifestOf(ctx, desc)
+	if err != nil {
 		return err
 	}
-	if !artifact.Is(m) {
-		if unpacks && isCheckpoint(m.Annotations) {
+	if !m.isArtifact() {
+		if unpacks && m.checkpoint {
 			return errCheckpoint
 		}
 		return nil
 	}
-	if _, err := artifact.Files(m); err != nil {
+	if _, err := artifact.Files(m.Manifest); err != nil {
 		return err
 	}
 	if unpacks {
@@ -159,7 +185,7 @@ func (i *Store) pullArtifact(ctx context.Context, ref string, creds image.Creden
 // layOut lays the files of an artifact out in a layer of a snapshotter, which containerd keeps for
 // as long as it has the manifest. A layer that is there is kept. ErrNotFound says that a blob is
 // missing.
-func (i *Store) layOut(ctx context.Context, name string, a *artifactManifest, snapshotter string) error {
+func (i *Store) layOut(ctx context.Context, name string, a *manifestForNode, snapshotter string) error {
 	if _, leased := leases.FromContext(ctx); !leased {
 		var done func()
 		var err error
@@ -240,31 +266,32 @@ func (i *Store) place(ctx context.Context, mounts []mount.Mount, files []artifac
 	return p, err
 }
 
-// artifactIn returns the artifact that a layer was made for, with the name of an image; nil for a
-// layer of images, and for one whose artifact has gone. An image that cannot be read has no say.
-func (i *Store) artifactIn(ctx context.Context, chainID string) (*artifactManifest, string, error) {
+// artifactIn returns the artifact that a layer was made for, with all names of it; nil for a layer of
+// images, and for one whose artifact has gone. An image that cannot be read has no say.
+func (i *Store) artifactIn(ctx context.Context, chainID string) (a *manifestForNode, names []images.Image, err error) {
 	all, err := i.client.ImageService().List(ctx)
 	if err != nil {
-		return nil, "", fmt.Errorf("list images: %w", connection.Native(err))
+		return nil, nil, fmt.Errorf("list images: %w", connection.Native(err))
 	}
 	for _, img := range all {
-		a, err := i.artifactOf(ctx, img.Target)
+		m, err := i.artifactOf(ctx, img.Target)
 		if ctx.Err() != nil {
-			return nil, "", ctx.Err()
+			return nil, nil, ctx.Err()
 		}
 		if err != nil && !errdefs.IsNotFound(err) && !errdefs.IsInvalidArgument(err) {
-			return nil, "", fmt.Errorf("read image %s: %w", img.Name, err)
+			return nil, nil, fmt.Errorf("read image %s: %w", img.Name, err)
 		}
-		if err == nil && a != nil && artifact.ChainID(a.desc.Digest) == chainID {
-			return a, img.Name, nil
+		if err == nil && m != nil && artifact.ChainID(m.desc.Digest) == chainID {
+			a, names = m, append(names, img)
 		}
 	}
-	return nil, "", nil
+	return a, names, nil
 }
 
 // checkArtifactLayer compares the layer of an artifact with its blobs. If it is wrong, and that is
-// asked for, it is laid out again from them, or removed with the image if one of them is missing.
-func (d durability) checkArtifactLayer(ctx context.Context, item durable.Item, a *artifactManifest, name string, repair bool) (durable.Outcome, error) {
+// asked for, it is laid out again from them, or removed with the artifact, which has these names, if
+// one of them is missing.
+func (d durability) checkArtifactLayer(ctx context.Context, item durable.Item, a *manifestForNode, names []images.Image, repair bool) (durable.Outcome, error) {
 	at, err := d.dirOf(ctx, item)
 	if err != nil {
 		return "", err
@@ -287,18 +314,16 @@ func (d durability) checkArtifactLayer(ctx context.Context, item durable.Item, a
 	if err := d.removeLayer(ctx, item); err != nil {
 		return "", err
 	}
-	err = d.layOut(ctx, name, a, item.Snapshotter)
+	err = d.layOut(ctx, a.desc.Digest.String(), a, item.Snapshotter)
 	if errdefs.IsNotFound(err) {
-		d.cfg.Logger.Error("an artifact was lost in an unclean boot and is removed, since a blob of it is lost as well: pull it again", "image", name, "reason", why)
-		if err := d.Delete(ctx, name); err != nil && !errdefs.IsNotFound(err) {
-			return "", fmt.Errorf("remove image %s: %w", name, err)
-		}
-		return durable.Removed, nil
+		d.cfg.Logger.Error("an artifact was lost in an unclean boot and is removed, since a blob of it is lost as well: pull it again",
+			"images", namesOf(names), "reason", why)
+		return durable.Removed, d.removeAll(ctx, names)
 	}
 	if err != nil {
 		return "", err
 	}
-	d.cfg.Logger.Warn("the files of an artifact were wrong and are laid out again from its blobs", "image", name, "reason", why)
+	d.cfg.Logger.Warn("the files of an artifact were wrong and are laid out again from its blobs", "images", namesOf(names), "reason", why)
 	return durable.Repaired, nil
 }
 

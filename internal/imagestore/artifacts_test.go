@@ -92,7 +92,7 @@ func TestAnArtifactIsPulledAndLaidOut(t *testing.T) {
 			try(t, err)
 			d, err := img.Digest()
 			try(t, err)
-			if st.ID != d.String() || st.Digest != d.String() || st.Artifact == "" || st.Size < 20 {
+			if st.ID != d.String() || st.Name.Target().Digest.String() != d.String() || st.Artifact == "" || st.Size < 20 {
 				t.Errorf("%+v, want the digest %s", st, d)
 			}
 			want := map[string]string{"model.bin": "weights", "a/b/config.json": "{ }", "layer.tar.gz": "an archive", "of/a/model": "tokens"}
@@ -228,7 +228,7 @@ func TestTheLayerOfAnArtifactGoesWithItsNameAndComesAgainWhenLost(t *testing.T) 
 		t.Errorf("%q", got)
 	}
 	try(t, sn.Remove(ctx, "look-"+t.Name()))
-	try(t, i.Delete(ctx, st.Name))
+	removed(t, i, st)
 	if _, err := sn.Stat(ctx, st.ChainID); !errdefs.IsNotFound(connection.Native(err)) {
 		t.Errorf("the layer stays: %v", err)
 	}

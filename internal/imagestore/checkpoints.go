@@ -18,6 +18,7 @@ import (
 	"github.com/klauspost/compress/flate"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/connection"
@@ -43,28 +44,16 @@ func isCheckpoint(annotations map[string]string) bool {
 	return false
 }
 
-// isCheckpointIndex reports the same of an index; a manifest is none.
-func isCheckpointIndex(ctx context.Context, cs content.Provider, target ocispec.Descriptor) (bool, error) {
-	if !images.IsIndexType(target.MediaType) {
-		return false, nil
-	}
-	var index ocispec.Index
-	if err := readInto(ctx, cs, target, &index); err != nil {
-		return false, err
-	}
-	return isCheckpoint(index.Annotations), nil
-}
-
-// Checkpoint returns the archive of the checkpoint that a stored name holds, which is its layer
+// Checkpoint returns the archive of a checkpoint, which is the layer of the manifest that is its ID,
 // without the compression. What is read stays on this node until the caller closes it, also if the
 // image is removed meanwhile. ErrNotFound: the layer is not on this node. ErrInvalidArgument: the
 // image does not hold it as one layer.
-func (i *Store) Checkpoint(ctx context.Context, name string) (io.ReadCloser, error) {
+func (i *Store) Checkpoint(ctx context.Context, id string) (io.ReadCloser, error) {
 	ctx, done, err := i.lease(ctx)
 	if err != nil {
 		return nil, err
 	}
-	r, err := i.openCheckpoint(ctx, name)
+	r, err := i.openCheckpoint(ctx, digest.Digest(id))
 	if err != nil {
 		done()
 		return nil, connection.Native(err)
@@ -73,14 +62,10 @@ func (i *Store) Checkpoint(ctx context.Context, name string) (io.ReadCloser, err
 	return r, nil
 }
 
-func (i *Store) openCheckpoint(ctx context.Context, name string) (*archiveReader, error) {
-	img, err := i.client.ImageService().Get(ctx, name)
-	if err != nil {
-		return nil, err
-	}
+func (i *Store) openCheckpoint(ctx context.Context, id digest.Digest) (*archiveReader, error) {
 	cs := i.bounded().ContentStore()
-	manifest, err := images.Manifest(ctx, cs, img.Target, containerd.NewImage(i.bounded(), img).Platform())
-	if err != nil {
+	var manifest ocispec.Manifest
+	if err := readInto(ctx, cs, ocispec.Descriptor{Digest: id}, &manifest); err != nil {
 		return nil, err
 	}
 	if n := len(manifest.Layers); n != 1 {

@@ -48,9 +48,9 @@ func checkpointOf(t *testing.T, archive []byte, annotation string) v1.Image {
 }
 
 // archiveIn reads the archive that a checkpoint's image holds.
-func archiveIn(t *testing.T, i *Store, name string) []byte {
+func archiveIn(t *testing.T, i *Store, id string) []byte {
 	t.Helper()
-	r, err := i.Checkpoint(t.Context(), name)
+	r, err := i.Checkpoint(t.Context(), id)
 	try(t, err)
 	b, err := io.ReadAll(r)
 	try(t, err)
@@ -99,7 +99,7 @@ func TestAnImageOfACheckpointIsKeptAsItIs(t *testing.T) {
 					t.Errorf("%+v", st)
 				}
 				collect(t, i)
-				if got := archiveIn(t, i, st.Name); !bytes.Equal(got, archive) {
+				if got := archiveIn(t, i, st.ID); !bytes.Equal(got, archive) {
 					t.Errorf("read %d bytes of %d", len(got), len(archive))
 				}
 				noLayers(t, i)
@@ -128,7 +128,7 @@ func TestAnIndexSaysThatItHoldsACheckpoint(t *testing.T) {
 	try(t, remote.WriteIndex(tag, index))
 	st, err := i.Pull(t.Context(), ref, image.Credentials{}, watching())
 	try(t, err)
-	if !st.Checkpoint || !bytes.Equal(archiveIn(t, i, st.Name), archive) {
+	if !st.Checkpoint || !bytes.Equal(archiveIn(t, i, st.ID), archive) {
 		t.Errorf("an index: %+v", st)
 	}
 }
@@ -140,9 +140,9 @@ func TestACheckpointThatIsReadStays(t *testing.T) {
 	archive := tarred(t, "config.dump", strings.Repeat("0123456789abcdef", 1<<16))
 	img := checkpointOf(t, archive, testimage.CheckpointOfCRIU)
 	st := imported(t, i, img)
-	r, err := i.Checkpoint(t.Context(), st.Name)
+	r, err := i.Checkpoint(t.Context(), st.ID)
 	try(t, err)
-	try(t, i.Delete(t.Context(), st.Name))
+	removed(t, i, st)
 	collect(t, i)
 	try(t, i.Sweep(connection.Namespaced(t.Context())))
 	m, err := img.Manifest()
@@ -159,7 +159,7 @@ func TestACheckpointThatIsReadStays(t *testing.T) {
 	if err != nil || len(left) != 0 {
 		t.Errorf("%+v %v", left, err)
 	}
-	if _, err := i.Checkpoint(t.Context(), st.Name); !errdefs.IsNotFound(err) {
+	if _, err := i.Checkpoint(t.Context(), st.ID); !errdefs.IsNotFound(err) {
 		t.Errorf("%v", err)
 	}
 }
@@ -180,7 +180,7 @@ func TestABadImageOfACheckpointIsRefused(t *testing.T) {
 		t.Run(says, func(t *testing.T) {
 			i := store(t)
 			st := imported(t, i, img)
-			r, err := i.Checkpoint(t.Context(), st.Name)
+			r, err := i.Checkpoint(t.Context(), st.ID)
 			if err == nil {
 				_, err = io.ReadAll(r)
 				try(t, r.Close())

@@ -50,7 +50,7 @@ func TestCompressedArchivesAreImported(t *testing.T) {
 	for how := range compressions {
 		path := compress(t, archived(t, img), how)
 		st, err := i.Import(t.Context(), path, "", unread)
-		if err != nil || len(st) != 1 || st[0].Name != "berth.test/hostile:1" {
+		if err != nil || len(st) != 1 || st[0].Name.String() != "berth.test/hostile:1" {
 			t.Errorf("%s: %+v %v", how, st, err)
 		}
 		b, err := os.ReadFile(path)

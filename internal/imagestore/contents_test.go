@@ -109,7 +109,7 @@ func TestContentsAreOfEachImage(t *testing.T) {
 	}
 	for _, st := range []image.Stored{one, two} {
 		p := c.Images[st.ID]
-		if p.ChainID != st.ChainID || !p.Blobs[st.Digest] || !p.Blobs[st.ID] {
+		if p.ChainID != st.ChainID || !p.Blobs[st.Name.Target().Digest.String()] || !p.Blobs[st.ID] {
 			t.Errorf("%+v", p)
 		}
 		for d := range p.Blobs {

@@ -93,9 +93,11 @@ func (d documents) Blob(ctx context.Context, ref string, desc ocispec.Descriptor
 	return b, nil
 }
 
-// askingResolver is a resolver that asks whether to go on once it knows what a name stands for.
+// askingResolver is a resolver that asks whether to go on once it knows what a name stands for. A
+// registry has no say in what a digest stands for.
 type askingResolver struct {
 	remotes.Resolver
+	// resolved may be nil.
 	resolved func(ctx context.Context, target ocispec.Descriptor, from image.Registry) error
 }
 
@@ -103,6 +105,9 @@ type askingResolver struct {
 func (r askingResolver) Resolve(ctx context.Context, ref string) (string, ocispec.Descriptor, error) {
 	name, desc, err := r.Resolver.Resolve(ctx, ref)
 	if err == nil {
+		_, err = image.NewName(ref, desc, "")
+	}
+	if err == nil && r.resolved != nil {
 		err = r.resolved(ctx, desc, documents{r.Resolver})
 	}
 	return name, desc, err

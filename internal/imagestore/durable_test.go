@@ -258,10 +258,10 @@ func TestAnImageWithoutAWholeBlobIsRemoved(t *testing.T) {
 		t.Error("a layer that is lost is trusted")
 	}
 	settled()
-	if _, err := n.Get(t.Context(), st.Name); !errdefs.IsNotFound(err) {
+	if _, err := n.Get(t.Context(), st.Name.String()); !errdefs.IsNotFound(err) {
 		t.Errorf("the image is still there: %v", err)
 	}
-	if text := n.log.String(); !strings.Contains(text, st.Name) || !strings.Contains(text, "pull it again") {
+	if text := n.log.String(); !strings.Contains(text, st.Name.String()) || !strings.Contains(text, "pull it again") {
 		t.Errorf("the log does not say it: %s", text)
 	}
 	if again := imported(t, n.Store, img); again.ChainID != st.ChainID {
@@ -288,9 +288,7 @@ func TestWhatACutPullHasLeftIsRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := n.client.ImageService().Delete(ctx, st.Name); err != nil {
-		t.Fatal(err)
-	}
+	removed(t, n.Store, st)
 	run := n.unclean(t)
 	n.lose(t, st.ChainID, true)
 	run()()
@@ -395,7 +393,7 @@ func TestAnArtifactThatIsWrongIsLaidOutAgain(t *testing.T) {
 	path := filepath.Join(n.cfg.Root, "io.containerd.content.v1.content/blobs/sha256", digest.FromString("weights").Encoded())
 	try(t, errors.Join(os.Chmod(path, 0o600), os.Truncate(path, 0)))
 	run()()
-	if _, err := n.Get(t.Context(), st.Name); !errdefs.IsNotFound(err) {
+	if _, err := n.Get(t.Context(), st.Name.String()); !errdefs.IsNotFound(err) {
 		t.Errorf("an artifact without its blob is still there: %v", err)
 	}
 	if again := imported(t, n.Store, img); again.ChainID != st.ChainID {

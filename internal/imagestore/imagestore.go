@@ -3,6 +3,7 @@
 package imagestore
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -104,12 +105,13 @@ type Store struct {
 
 // parsed is what a manifest or an index stands for. It never changes.
 type parsed struct {
-	configDigest digest.Digest
+	id           digest.Digest // of the image
+	configDigest digest.Digest // "" for an artifact
 	chainID      string
 	size         int64
 	config       ocispec.ImageConfig
 	checkpoint   bool
-	artifact     string // the type of an artifact, whose configDigest is that of its manifest
+	artifact     string // the type of an artifact
 }
 
 // New makes the image store of a connection, which the caller closes. There is one in a
@@ -187,11 +189,10 @@ func (i *Store) read(ctx context.Context, img images.Image) (image.Stored, error
 	if err != nil {
 		return image.Stored{}, fmt.Errorf("read image %s: %w", img.Name, connection.Native(err))
 	}
+	name, _ := image.NewName(img.Name, img.Target, p.id.String()) // a wrong one is kept as such
 	return image.Stored{
-		Name:    img.Name,
-		Digest:  img.Target.Digest.String(),
-		Target:  img.Target,
-		ID:      p.configDigest.String(),
+		Name:    name,
+		ID:      p.id.String(),
 		ChainID: p.chainID,
 		Size:    p.size,
 		Config:  p.config,
@@ -215,11 +216,15 @@ func (i *Store) parseTrusting(ctx context.Context, img images.Image) (parsed, er
 	key := img.Target.Digest.String()
 	cs := i.bounded().ContentStore()
 	if p, ok := i.parsed.Get(key); ok {
-		_, err := cs.Info(ctx, p.configDigest)
+		_, err := cs.Info(ctx, cmp.Or(p.configDigest, p.id))
 		return p, err
 	}
-	if a, err := i.artifactOf(ctx, img.Target); err == nil && a != nil {
-		p := a.parsed(img.Target)
+	m, err := i.manifestOf(ctx, img.Target)
+	if err != nil {
+		return parsed{}, err
+	}
+	if m.isArtifact() {
+		p := m.parsed(img.Target)
 		i.parsed.Put(key, p, len(p.artifact))
 		return p, nil
 	}
@@ -240,24 +245,37 @@ func (i *Store) parseTrusting(ctx context.Context, img images.Image) (parsed, er
 	if p.size, err = c.Size(ctx); err != nil {
 		return parsed{}, fmt.Errorf("size: %w", err)
 	}
-	if p.checkpoint = isCheckpoint(manifest.Annotations); !p.checkpoint {
-		if p.checkpoint, err = isCheckpointIndex(ctx, cs, img.Target); err != nil {
-			return parsed{}, err
-		}
+	p.id, p.configDigest = desc.Digest, desc.Digest
+	if p.checkpoint = m.checkpoint; p.checkpoint {
+		p.id = m.desc.Digest
 	}
-	p.configDigest = desc.Digest
 	i.parsed.Put(key, p, kept)
 	return p, nil
+}
+
+// checkConfig refuses an image with a configuration that cannot be used before the image has a name.
+func (i *Store) checkConfig(ctx context.Context, desc ocispec.Descriptor) error {
+	b, err := content.ReadBlob(ctx, i.bounded().ContentStore(), desc)
+	if err == nil {
+		if _, _, err = parseConfig(b); err != nil {
+			err = fmt.Errorf("configuration %s: %w", desc.Digest, err)
+		}
+	}
+	return err
 }
 
 // parseConfig reads an image's configuration. kept is how many bytes of it stay in memory.
 func parseConfig(b []byte) (p parsed, kept int, err error) {
 	var o struct {
-		RootFS ocispec.RootFS  `json:"rootfs"`
-		Config json.RawMessage `json:"config"`
+		SchemaVersion int             `json:"schemaVersion"`
+		RootFS        ocispec.RootFS  `json:"rootfs"`
+		Config        json.RawMessage `json:"config"`
 	}
 	if err := json.Unmarshal(b, &o); err != nil {
 		return parsed{}, 0, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	if o.SchemaVersion != 0 { // its digest could be the ID of an artifact or a checkpoint as well
+		return parsed{}, 0, fmt.Errorf("it has a schemaVersion, as a manifest has: %w", errdefs.ErrInvalidArgument)
 	}
 	if len(o.Config) > maxConfig {
 		return parsed{}, 0, fmt.Errorf("what to run has %d bytes, more than %d: %w", len(o.Config), maxConfig, errdefs.ErrInvalidArgument)
@@ -326,6 +344,9 @@ func (i *Store) Import(ctx context.Context, path, ref string, read func(done, to
 			if err := i.keepLayers(ctx, img); err != nil {
 				return nil, err
 			}
+			if err := i.name(ctx, st); err != nil {
+				return nil, err
+			}
 			out = append(out, st)
 			continue
 		}
@@ -337,6 +358,9 @@ func (i *Store) Import(ctx context.Context, path, ref string, read func(done, to
 		}
 		st, err := i.read(ctx, img)
 		if err != nil {
+			return nil, err
+		}
+		if err := i.name(ctx, st); err != nil {
 			return nil, err
 		}
 		out = append(out, st)
@@ -363,25 +387,24 @@ func (a *archiveFile) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Unpack makes the snapshots of an image in a snapshotter. Those that exist are kept.
-func (i *Store) Unpack(ctx context.Context, name, snapshotter string) error {
-	ctx = connection.Namespaced(ctx)
-	img, err := i.client.ImageService().Get(ctx, name)
-	if err != nil {
-		return connection.Native(err)
-	}
-	return i.unpack(ctx, img, snapshotter)
+// Unpack makes the snapshots of what a name stood for in a snapshotter. Those that exist are kept.
+func (i *Store) Unpack(ctx context.Context, n image.Name, snapshotter string) error {
+	return i.unpack(connection.Namespaced(ctx), images.Image{Name: n.String(), Target: n.Target()}, snapshotter)
 }
 
 func (i *Store) unpack(ctx context.Context, img images.Image, snapshotter string) error {
 	defer i.making()()
-	if a, err := i.artifactOf(ctx, img.Target); err == nil && a != nil {
+	a, err := i.artifactOf(ctx, img.Target)
+	if err != nil {
+		return fmt.Errorf("unpack %s into %s: %w", img.Name, snapshotter, err)
+	}
+	if a != nil {
 		return i.layOut(ctx, img.Name, a, snapshotter)
 	}
 	unpacked := func() error {
 		return containerd.NewImage(i.bounded(), img).Unpack(ctx, snapshotter, encryption.WithUnpackConfigApplyOpts(i.decrypting))
 	}
-	err := unpacked()
+	err = unpacked()
 	if errors.Is(err, errGoneBelow) {
 		err = unpacked()
 	}
@@ -391,22 +414,33 @@ func (i *Store) unpack(ctx context.Context, img images.Image, snapshotter string
 	return nil
 }
 
-// Tag stores a name for what s is.
-func (i *Store) Tag(ctx context.Context, s image.Stored, name string) error {
-	ctx = connection.Namespaced(ctx)
+// name stores all names that an image gets. Whatever its names stand for by now, they are for what
+// was pulled or imported. The lease in ctx keeps that meanwhile.
+func (i *Store) name(ctx context.Context, st image.Stored) error {
 	store := i.client.ImageService()
-	src, err := store.Get(ctx, s.Name)
-	if err != nil {
-		return connection.Native(err)
+	for _, n := range st.NamesGiven() {
+		want := images.Image{Name: n.String(), Target: n.Target(), Labels: map[string]string{labelManaged: "managed"}}
+		_, err := store.Create(ctx, want)
+		if errdefs.IsAlreadyExists(connection.Native(err)) {
+			_, err = store.Update(ctx, want, "target", "labels."+labelManaged)
+		}
+		if errdefs.IsNotFound(connection.Native(err)) { // it was removed meanwhile
+			_, err = store.Create(ctx, want)
+		}
+		if err != nil {
+			return fmt.Errorf("store image name %s: %w", n, connection.Native(err))
+		}
 	}
-	want := images.Image{Name: name, Target: src.Target, Labels: map[string]string{labelManaged: "managed"}}
-	if _, err = store.Create(ctx, want); errdefs.IsAlreadyExists(connection.Native(err)) {
-		_, err = store.Update(ctx, want, "target", "labels."+labelManaged)
-	}
-	return connection.Native(err)
+	return nil
 }
 
-// Delete removes a name. containerd collects what no name needs any more.
-func (i *Store) Delete(ctx context.Context, name string) error {
-	return connection.Native(i.client.ImageService().Delete(connection.Namespaced(ctx), name, images.SynchronousDelete()))
+// Delete removes a name if it stands for the same as before, and is ErrNotFound otherwise.
+// containerd collects what no name needs any more.
+func (i *Store) Delete(ctx context.Context, n image.Name) error {
+	return i.remove(ctx, images.Image{Name: n.String(), Target: n.Target()})
+}
+
+func (i *Store) remove(ctx context.Context, img images.Image) error {
+	err := i.client.ImageService().Delete(connection.Namespaced(ctx), img.Name, images.SynchronousDelete(), images.DeleteTarget(&img.Target))
+	return connection.Native(err)
 }

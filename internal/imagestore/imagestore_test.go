@@ -79,6 +79,16 @@ func imported(t *testing.T, i *Store, img v1.Image) image.Stored {
 	return st[0]
 }
 
+// removed removes all names of an image.
+func removed(t *testing.T, i *Store, st image.Stored) {
+	t.Helper()
+	for _, n := range st.NamesGiven() {
+		if err := i.Delete(t.Context(), n); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func archived(t *testing.T, img v1.Image) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "image.tar")
@@ -174,7 +184,11 @@ func TestAnImageWithoutSnapshotsIsUnpacked(t *testing.T) {
 	if b, err := i.ReadFiles(t.Context(), st.ChainID, 100, "passwd"); err != nil || string(b[0]) != "x" {
 		t.Errorf("after: %q %v", b, err)
 	}
-	if err := i.Unpack(t.Context(), "absent", i.Snapshotter()); !errdefs.IsNotFound(err) {
+	absent, err := image.NewName("berth.test/absent:1", ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromString("absent")}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := i.Unpack(t.Context(), absent, i.Snapshotter()); !errdefs.IsNotFound(err) {
 		t.Error(err)
 	}
 }

@@ -197,11 +197,11 @@ func TestAPullFromPeersIsThePullFromTheRegistry(t *testing.T) {
 					t.Errorf("the registry was asked for %q of %d bytes, want %q", got, len(b), x.want(len(b)))
 				}
 			}
-			if slices.Contains(peers.lied, digest.Digest(st.Digest)) != x.lied {
+			if slices.Contains(peers.lied, st.Name.Target().Digest) != x.lied {
 				t.Errorf("told of lies: %v", peers.lied)
 			}
 			for _, b := range peers.asked {
-				if b.Repository != strings.TrimSuffix(ref, ":1") || b.Manifest != (b.Digest.String() == st.Digest) {
+				if b.Repository != strings.TrimSuffix(ref, ":1") || b.Manifest != (b.Digest.String() == st.Name.Target().Digest.String()) {
 					t.Errorf("peers were asked for %+v", b)
 				}
 			}

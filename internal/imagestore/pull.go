@@ -79,7 +79,10 @@ func (i *Store) Pull(ctx context.Context, ref string, creds image.Credentials, w
 	if err != nil {
 		return image.Stored{}, failure(err)
 	}
-	return i.read(ctx, img.Metadata())
+	if st, err = i.read(ctx, img.Metadata()); err == nil {
+		err = i.name(ctx, st)
+	}
+	return st, err
 }
 
 // fetcherFor returns what pulls the image that a pull has stopped at with an error, since it is not
@@ -118,10 +121,7 @@ func (i *Store) pull(ctx context.Context, ref string, creds image.Credentials, w
 		// by unpack.Applier.
 		unpack = append(unpack, containerd.WithUnpackLimiter(semaphore.NewWeighted(int64(unpacks))))
 	}
-	resolver := newResolver(i.hosts(ctx, reference.Domain(named), creds, w.Bytes))
-	if w.Resolved != nil {
-		resolver = askingResolver{resolver, w.Resolved}
-	}
+	resolver := askingResolver{newResolver(i.hosts(ctx, reference.Domain(named), creds, w.Bytes)), w.Resolved}
 	var opts []containerd.RemoteOpt
 	if unpacks != fetchOnly {
 		opts = append(i.keeping(), containerd.WithPullUnpack, containerd.WithUnpackOpts(unpack))
@@ -163,8 +163,12 @@ func (i *Store) reporting(name string, needs func([]image.Blob), shared *sharing
 					desc.MediaType = fileMediaType
 				}
 				children, err := h.Handle(ctx, desc)
-				if err == nil && images.IsManifestType(desc.MediaType) {
+				switch {
+				case err != nil:
+				case images.IsManifestType(desc.MediaType):
 					err = i.checkArtifact(ctx, desc, unpacks)
+				case images.IsConfigType(desc.MediaType) && unpacks:
+					err = i.checkConfig(ctx, desc)
 				}
 				return children, err
 			})

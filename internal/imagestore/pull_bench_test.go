@@ -47,13 +47,16 @@ func BenchmarkPull(b *testing.B) {
 	}()
 	for b.Loop() {
 		pulling.Store(true)
-		if _, err := i.Pull(b.Context(), ref, image.Credentials{}, image.Watch{Bytes: func(int) {}, Needs: func([]image.Blob) {}}); err != nil {
+		st, err := i.Pull(b.Context(), ref, image.Credentials{}, image.Watch{Bytes: func(int) {}, Needs: func([]image.Blob) {}})
+		if err != nil {
 			b.Fatal(err)
 		}
 		pulling.Store(false)
 		b.StopTimer()
-		if err := i.Delete(b.Context(), ref); err != nil {
-			b.Fatal(err)
+		for _, n := range st.NamesGiven() {
+			if err := i.Delete(b.Context(), n); err != nil {
+				b.Fatal(err)
+			}
 		}
 		b.StartTimer()
 	}

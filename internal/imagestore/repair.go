@@ -41,11 +41,12 @@ const (
 	replaced = "berth-old"
 )
 
-// source is what a layer is unpacked from.
+// source is a blob that a layer may be unpacked from. Several blobs can be the same layer, compressed
+// in different ways, and a manifest can claim a layer for a blob that is something else.
 type source struct {
 	blob   ocispec.Descriptor
 	diffID digest.Digest
-	names  []string // of the images that have the layer
+	names  []images.Image // that have the layer as this blob
 }
 
 // imageLayers returns the layers of an image by their chain IDs, the lowest first. An artifact is
@@ -78,22 +79,24 @@ func (i *Store) imageLayers(ctx context.Context, img images.Image) (chain []stri
 	return chain, m.Layers, o.RootFS.DiffIDs, nil
 }
 
-// sourceOf finds out what a layer is unpacked from. ErrNotFound says that no image has it. An image
-// that cannot be read has no say.
-func (i *Store) sourceOf(ctx context.Context, chainID string) (source, error) {
+// sourcesOf finds out what a layer may be unpacked from, that of the image that has been here for
+// longest first. ErrNotFound says that no image has the layer. An image that cannot be read has no
+// say.
+func (i *Store) sourcesOf(ctx context.Context, chainID string) ([]source, error) {
 	all, err := i.client.ImageService().List(ctx)
 	if err != nil {
-		return source{}, fmt.Errorf("list images: %w", connection.Native(err))
+		return nil, fmt.Errorf("list images: %w", connection.Native(err))
 	}
-	var s source
+	slices.SortStableFunc(all, func(a, b images.Image) int { return a.CreatedAt.Compare(b.CreatedAt) })
+	var list []source
 	for _, img := range all {
 		chain, blobs, diffIDs, err := i.imageLayers(ctx, img)
 		if ctx.Err() != nil {
-			return source{}, ctx.Err()
+			return nil, ctx.Err()
 		}
 		if err != nil {
 			if !errdefs.IsNotFound(err) && !errdefs.IsInvalidArgument(err) {
-				return source{}, fmt.Errorf("read image %s: %w", img.Name, err)
+				return nil, fmt.Errorf("read image %s: %w", img.Name, err)
 			}
 			continue
 		}
@@ -101,23 +104,43 @@ func (i *Store) sourceOf(ctx context.Context, chainID string) (source, error) {
 		if n < 0 {
 			continue
 		}
-		s.names = append(s.names, img.Name)
-		s.blob, s.diffID = blobs[n], diffIDs[n]
+		at := slices.IndexFunc(list, func(s source) bool { return s.blob.Digest == blobs[n].Digest })
+		if at < 0 {
+			at, list = len(list), append(list, source{blob: blobs[n], diffID: diffIDs[n]})
+		}
+		list[at].names = append(list[at].names, img)
 	}
-	if len(s.names) == 0 {
-		return source{}, fmt.Errorf("no image has layer %s: %w", chainID, errdefs.ErrNotFound)
+	if len(list) == 0 {
+		return nil, fmt.Errorf("no image has layer %s: %w", chainID, errdefs.ErrNotFound)
 	}
-	return s, nil
+	return list, nil
+}
+
+func namesOf(imgs []images.Image) (names []string) {
+	for _, img := range imgs {
+		names = append(names, img.Name)
+	}
+	return names
+}
+
+// removeAll removes names, those that stand for the same as before.
+func (i *Store) removeAll(ctx context.Context, imgs []images.Image) error {
+	for _, img := range imgs {
+		if err := i.remove(ctx, img); err != nil && !errdefs.IsNotFound(err) {
+			return fmt.Errorf("remove image %s: %w", img.Name, err)
+		}
+	}
+	return nil
 }
 
 // checkLayer compares a layer with its index, unpacks it again if it is wrong, and removes it with
 // the images that have it if there is nothing whole to unpack.
 func (d durability) checkLayer(ctx context.Context, item durable.Item, idle bool) (durable.Outcome, error) {
-	if a, name, err := d.artifactIn(ctx, item.ID); err != nil || a != nil {
+	if a, names, err := d.artifactIn(ctx, item.ID); err != nil || a != nil {
 		if err != nil {
 			return "", err
 		}
-		return d.checkArtifactLayer(ctx, item, a, name, true)
+		return d.checkArtifactLayer(ctx, item, a, names, true)
 	}
 	at, err := d.dirOf(ctx, item)
 	if err != nil {
@@ -130,7 +153,7 @@ func (d durability) checkLayer(ctx context.Context, item durable.Item, idle bool
 	if !errors.Is(why, durable.ErrWrong) && !errors.Is(why, durable.ErrNoIndex) {
 		return "", why
 	}
-	from, err := d.sourceOf(ctx, item.ID)
+	from, err := d.sourcesOf(ctx, item.ID)
 	if errdefs.IsNotFound(err) { // what a pull that was cut off has left
 		if err := d.removeLayer(ctx, item); err != nil {
 			return "", err
@@ -144,19 +167,17 @@ func (d durability) checkLayer(ctx context.Context, item durable.Item, idle bool
 	if err == nil {
 		return outcome, nil
 	}
-	if ctx.Err() != nil {
+	if !errors.Is(err, errNoSource) {
 		return "", err
 	}
-	whole, asked := d.blobIsWhole(ctx, from.blob.Digest)
-	if asked != nil || whole { // it is not the blob that is at fault
-		return "", errors.Join(err, asked)
+	var names []images.Image
+	for _, s := range from {
+		names = append(names, s.names...)
 	}
 	d.cfg.Logger.Error("an image was lost in an unclean boot and is removed, since the blob of its layer is lost as well: pull it again",
-		"images", from.names, "layer", item.ID, "blob", from.blob.Digest, "reason", why)
-	for _, name := range from.names {
-		if err := d.Delete(ctx, name); err != nil && !errdefs.IsNotFound(err) {
-			return "", fmt.Errorf("remove image %s: %w", name, err)
-		}
+		"images", namesOf(names), "layer", item.ID, "blob", from[0].blob.Digest, "reason", why)
+	if err := d.removeAll(ctx, names); err != nil {
+		return "", err
 	}
 	if err := d.removeLayer(ctx, item); err != nil {
 		return "", err
@@ -208,7 +229,7 @@ func (d durability) removeAbove(ctx context.Context, snapshotter, below string) 
 	for _, info := range above {
 		switch {
 		case info.Kind == snapshots.KindCommitted:
-			_, err := d.sourceOf(ctx, info.Name)
+			_, err := d.sourcesOf(ctx, info.Name)
 			if err == nil {
 				return fmt.Errorf("layer %s above it belongs to an image: %w", info.Name, errdefs.ErrFailedPrecondition)
 			}
@@ -228,10 +249,43 @@ func (d durability) removeAbove(ctx context.Context, snapshotter, below string) 
 	return nil
 }
 
-// remake unpacks a layer again, beside the one that is there, and puts it in its place unless the
+// errNoSource says that a layer cannot be made again: none of the blobs that images have for it is
+// whole and is that layer.
+var errNoSource = errors.New("no image has the layer as a whole blob")
+
+// remake does what remakeFrom does, from the first source that gives the layer.
+func (d durability) remake(ctx context.Context, item durable.Item, at layerDir, from []source, why error) (durable.Outcome, error) {
+	var errs []error
+	gone := true // each of them is lost, or something else
+	for _, s := range from {
+		outcome, err := d.remakeFrom(ctx, item, at, s, why)
+		if err == nil || ctx.Err() != nil {
+			return outcome, err
+		}
+		whole, asked := d.blobIsWhole(ctx, s.blob.Digest)
+		if gone = gone && asked == nil && (!whole || isContent(err)); asked != nil {
+			err = errors.Join(err, asked)
+		}
+		errs = append(errs, err)
+	}
+	if gone {
+		errs = append(errs, errNoSource)
+	}
+	return "", errors.Join(errs...)
+}
+
+// isContent reports whether unpacking has failed over what is in a blob, and not over the node.
+func isContent(err error) bool {
+	return errors.Is(err, errOtherLayer) || errdefs.IsInvalidArgument(err) || isCorrupt(err)
+}
+
+// errOtherLayer says that a blob is not the layer that a manifest claims it to be.
+var errOtherLayer = errors.New("it is another layer")
+
+// remakeFrom unpacks a layer again, beside the one that is there, and puts it in its place unless the
 // two are the same. why says what is wrong; with durable.ErrNoIndex, it is not known whether
 // anything is.
-func (d durability) remake(ctx context.Context, item durable.Item, at layerDir, from source, why error) (durable.Outcome, error) {
+func (d durability) remakeFrom(ctx context.Context, item durable.Item, at layerDir, from source, why error) (durable.Outcome, error) {
 	beside := filepath.Dir(at.dir)
 	dir := filepath.Join(beside, remade)
 	index := unpack.IndexOf(at.dir)
@@ -264,7 +318,7 @@ func (d durability) remake(ctx context.Context, item durable.Item, at layerDir, 
 	}
 	defer os.Remove(index + ".remade")
 	if made.Digest != from.diffID {
-		return "", fmt.Errorf("unpacked %s from %s, and not %s: %w", made.Digest, from.blob.Digest, from.diffID, errdefs.ErrFailedPrecondition)
+		return "", fmt.Errorf("unpacked %s from %s, and not %s: %w: %w", made.Digest, from.blob.Digest, from.diffID, errOtherLayer, errdefs.ErrFailedPrecondition)
 	}
 	if errors.Is(why, durable.ErrNoIndex) {
 		err := unpack.Check(ctx, at.dir, index+".remade", false)
@@ -286,7 +340,7 @@ func (d durability) remake(ctx context.Context, item durable.Item, at layerDir, 
 	if err := errors.Join(d.rewrote(item), os.Rename(index+".remade", index)); err != nil {
 		return "", err
 	}
-	d.cfg.Logger.Warn("a layer was wrong and is unpacked again from its blob", "layer", item.ID, "images", from.names, "reason", why)
+	d.cfg.Logger.Warn("a layer was wrong and is unpacked again from its blob", "layer", item.ID, "images", namesOf(from.names), "reason", why)
 	return durable.Repaired, nil
 }
 
@@ -355,18 +409,16 @@ func (d durability) checkBlob(ctx context.Context, dgst digest.Digest) (durable.
 	if err != nil {
 		return "", fmt.Errorf("list images: %w", connection.Native(err))
 	}
-	var lost []string
+	var lost []images.Image
 	for _, img := range all {
 		if d.readsAs(ctx, img, dgst) {
-			lost = append(lost, img.Name)
+			lost = append(lost, img)
 		}
 	}
 	d.cfg.Logger.Error("a blob was lost in an unclean boot and is removed; images whose manifest or configuration it was are removed as well: pull them again",
-		"blob", dgst, "images", lost)
-	for _, name := range lost {
-		if err := d.Delete(ctx, name); err != nil && !errdefs.IsNotFound(err) {
-			return "", fmt.Errorf("remove image %s: %w", name, err)
-		}
+		"blob", dgst, "images", namesOf(lost))
+	if err := d.removeAll(ctx, lost); err != nil {
+		return "", err
 	}
 	if err := connection.Native(d.client.ContentStore().Delete(ctx, dgst)); err != nil && !errdefs.IsNotFound(err) {
 		return "", fmt.Errorf("remove blob %s: %w", dgst, err)
@@ -491,7 +543,7 @@ func (d durability) lookInto(ctx context.Context, item durable.Item, blob digest
 
 // repair unpacks a layer again that nobody doubts. It lacks the mark until it is on the disk.
 func (d durability) repair(ctx context.Context, item durable.Item, at layerDir, why error) (durable.Outcome, error) {
-	from, err := d.sourceOf(ctx, item.ID)
+	from, err := d.sourcesOf(ctx, item.ID)
 	if err != nil {
 		return "", err
 	}

@@ -119,7 +119,7 @@ func (i *Store) listed(ctx context.Context, repository string, d digest.Digest) 
 		return "", false, connection.Native(err)
 	}
 	for _, img := range all {
-		if repositoryOf(img.Name) != repository {
+		if of := repositoryOf(img.Name); of == "" || of != repository {
 			continue
 		}
 		m, err := i.membersOf(ctx, img)

@@ -3,10 +3,12 @@
 package imagestore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 
+	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -21,12 +23,9 @@ import (
 // Verify compares the blobs and the layers of an image with what they were made from, at leisure.
 // With repair set, what is wrong is repaired from what is on this node, or removed. A part that
 // cannot be looked at is in the answer, with the reason.
-func (i *Store) Verify(ctx context.Context, name string, repair bool) ([]image.Part, error) {
+func (i *Store) Verify(ctx context.Context, name image.Name, repair bool) ([]image.Part, error) {
 	ctx = connection.Namespaced(ctx)
-	img, err := i.client.ImageService().Get(ctx, name)
-	if err != nil {
-		return nil, connection.Native(err)
-	}
+	img := images.Image{Name: name.String(), Target: name.Target()}
 	d := durability{i}
 	var parts []image.Part
 	blobs := []digest.Digest{img.Target.Digest}
@@ -78,7 +77,7 @@ func (i *Store) Verify(ctx context.Context, name string, repair bool) ([]image.P
 	}
 	for _, item := range items {
 		if a != nil {
-			parts = append(parts, d.verifyArtifact(ctx, item, a, name, repair))
+			parts = append(parts, d.verifyArtifact(ctx, item, repair))
 			continue
 		}
 		parts = append(parts, d.verifyLayer(ctx, item, repair))
@@ -86,9 +85,13 @@ func (i *Store) Verify(ctx context.Context, name string, repair bool) ([]image.P
 	return parts, ctx.Err()
 }
 
-func (d durability) verifyArtifact(ctx context.Context, item durable.Item, a *artifactManifest, name string, repair bool) image.Part {
+func (d durability) verifyArtifact(ctx context.Context, item durable.Item, repair bool) image.Part {
 	p := image.Part{Kind: string(durable.Layer), ID: item.ID}
-	outcome, err := d.checkArtifactLayer(ctx, item, a, name, repair)
+	a, names, err := d.artifactIn(ctx, item.ID)
+	if err != nil || a == nil {
+		return failed(p, cmp.Or(err, fmt.Errorf("no image has it any more: %w", errdefs.ErrNotFound)))
+	}
+	outcome, err := d.checkArtifactLayer(ctx, item, a, names, repair)
 	if errors.Is(err, artifact.ErrWrong) {
 		p.Outcome, p.Detail = image.PartWrong, err.Error()
 		return p

@@ -7,7 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -59,11 +61,11 @@ func (c *creator) create(ctx context.Context, id string, p *unit, config *runtim
 	}
 	img.Snapshotter = cmp.Or(p.handler.Snapshotter, img.Snapshotter)
 	from.image = img
-	volumes, err := c.volumes.plan(config, p.handler)
+	volumes, mounted, err := c.volumes.plan(config, p.handler)
 	if err != nil {
 		return err
 	}
-	if err := c.allowed(ctx, p, config, from, volumes); err != nil {
+	if err := c.allowed(ctx, p, config, from, mounted); err != nil {
 		return err
 	}
 	u, err := c.plan(id, p, config, from, volumes)
@@ -109,8 +111,8 @@ func (c *creator) create(ctx context.Context, id string, p *unit, config *runtim
 }
 
 // allowed asks the policy about the images that a container of the sandbox p is made from and
-// mounts. The timeline of the pod has a refusal: there is no container yet that it could be about.
-func (c *creator) allowed(ctx context.Context, p *unit, config *runtimeapi.ContainerConfig, from source, volumes []state.ImageVolume) error {
+// mounts, the latter by the index of the mount. The timeline of the pod has a refusal: there is no container yet that it could be about.
+func (c *creator) allowed(ctx context.Context, p *unit, config *runtimeapi.ContainerConfig, from source, mounted map[int]Image) error {
 	if c.policy == nil {
 		return nil
 	}
@@ -119,14 +121,14 @@ func (c *creator) allowed(ctx context.Context, p *unit, config *runtimeapi.Conta
 		asked = "" // it is the checkpoint that was asked for
 	}
 	namespace := p.sandbox.Config.GetMetadata().GetNamespace()
-	err := c.policy.Allow(ctx, namespace, asked, from.image.ID)
-	for _, vol := range volumes {
+	err := c.policy.Allow(ctx, namespace, asked, from.image)
+	for _, at := range slices.Sorted(maps.Keys(mounted)) {
 		if err != nil {
 			break
 		}
-		m := config.GetMounts()[vol.Mount]
+		m := config.GetMounts()[at]
 		asked := cmp.Or(m.GetImage().GetUserSpecifiedImage(), m.GetImage().GetImage())
-		if err = c.policy.Allow(ctx, namespace, asked, vol.ImageID); err != nil {
+		if err = c.policy.Allow(ctx, namespace, asked, mounted[at]); err != nil {
 			err = mountFailed(m, err)
 		}
 	}
@@ -197,7 +199,7 @@ func (c *creator) receive(ctx context.Context, p *unit, config *runtimeapi.Conta
 		return from, fmt.Errorf("image %s: it holds a checkpoint, and this berth has no policy that lets one be restored: %w", ref, errdefs.ErrPermissionDenied)
 	}
 	asked := cmp.Or(config.GetImage().GetUserSpecifiedImage(), ref)
-	if err := c.policy.Restore(ctx, p.sandbox.Config.GetMetadata().GetNamespace(), asked, img.ID); err != nil {
+	if err := c.policy.Restore(ctx, p.sandbox.Config.GetMetadata().GetNamespace(), asked, img); err != nil {
 		c.obs.Note(p.id, event.ImageRefused{Container: config.GetMetadata().GetName(), Err: err.Error()})
 		return from, err
 	}
@@ -239,10 +241,13 @@ func (c *creator) imageOf(ctx context.Context, pod *runtimeapi.PodSandboxMetadat
 		if from == "" || strings.Contains(exact, "@") {
 			from = exact // by its digest
 		}
-		if err := c.images.PullFor(ctx, pod, from); err != nil {
+		if img, err = c.images.PullFor(ctx, pod, from); err != nil {
 			return img, err
 		}
-		if img, err = c.images.Resolve(exact); errdefs.IsNotFound(err) {
+		if exact != said.Image { // it is not the name alone that is known of it
+			img, err = c.images.Resolve(exact)
+		}
+		if errdefs.IsNotFound(err) {
 			return img, fmt.Errorf("%s was pulled, and is not %s, which the checkpoint was made with: %w", from, exact, errdefs.ErrFailedPrecondition)
 		}
 	}

@@ -47,18 +47,20 @@ func viewedBy(key string) (id string, isView bool) {
 	return id, isView
 }
 
-// plan resolves the images that a configuration mounts. ErrNotFound names one that is not on this
-// node.
-func (v *imageVolumes) plan(config *runtimeapi.ContainerConfig, h Handler) ([]state.ImageVolume, error) {
+// plan resolves the images that a configuration mounts, and returns them by the index of the mount
+// as well. ErrNotFound names one that is not on this node.
+func (v *imageVolumes) plan(config *runtimeapi.ContainerConfig, h Handler) ([]state.ImageVolume, map[int]Image, error) {
 	var list []state.ImageVolume
+	found := map[int]Image{}
 	for i, m := range config.GetMounts() {
 		if m.GetImage() == nil {
 			continue
 		}
 		img, err := v.images.Resolve(m.GetImage().GetImage())
 		if err != nil {
-			return nil, mountFailed(m, err)
+			return nil, nil, mountFailed(m, err)
 		}
+		found[i] = img
 		list = append(list, state.ImageVolume{
 			Mount:       i,
 			ImageID:     img.ID,
@@ -66,7 +68,7 @@ func (v *imageVolumes) plan(config *runtimeapi.ContainerConfig, h Handler) ([]st
 			Snapshotter: cmp.Or(h.Snapshotter, img.Snapshotter),
 		})
 	}
-	return list, nil
+	return list, found, nil
 }
 
 // mount mounts the images of u, and returns the directory of each by the index of its mount.

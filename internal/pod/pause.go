@@ -43,9 +43,7 @@ func (p *pauses) plan(ctx context.Context, h Handler) (*state.SandboxImage, erro
 	}
 	img, err := p.volumes.images.Resolve(h.SandboxImage)
 	if errdefs.IsNotFound(err) {
-		if err = p.volumes.images.Pull(ctx, h.SandboxImage); err == nil {
-			img, err = p.volumes.images.Resolve(h.SandboxImage)
-		}
+		img, err = p.volumes.images.Pull(ctx, h.SandboxImage)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("sandbox image of handler %s: %w", h.Name, err)

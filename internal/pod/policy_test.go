@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -29,10 +30,10 @@ type policy struct {
 	no    string
 }
 
-func (p *policy) Allow(_ context.Context, namespace, asked, id string) error {
+func (p *policy) Allow(_ context.Context, namespace, asked string, img pod.Image) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.asked = append(p.asked, strings.Join([]string{namespace, asked, id}, " "))
+	p.asked = append(p.asked, strings.Join([]string{namespace, asked, img.ID}, " "))
 	if asked == "evil" || p.no == "all" {
 		return fmt.Errorf("image %s: rule 1: %w", asked, errdefs.ErrPermissionDenied)
 	}
@@ -40,8 +41,8 @@ func (p *policy) Allow(_ context.Context, namespace, asked, id string) error {
 }
 
 // Restore notes the question as one, and lets everything in that Allow does.
-func (p *policy) Restore(ctx context.Context, namespace, asked, id string) error {
-	return p.Allow(ctx, "restore "+namespace, asked, id)
+func (p *policy) Restore(ctx context.Context, namespace, asked string, img pod.Image) error {
+	return p.Allow(ctx, "restore "+namespace, asked, img)
 }
 
 // told is an observer that keeps refusals.
@@ -128,6 +129,47 @@ func TestThePolicyIsAskedAboutEachImageOfAContainer(t *testing.T) {
 		}
 		if got := p.asked[asked:]; len(got) != 1 || got[0] != "ns  sha256:1" {
 			t.Errorf("%q", got)
+		}
+	})
+}
+
+// moving are images whose names stand for another image each time that one is looked up.
+type moving struct {
+	pod.Images
+	n atomic.Int64
+}
+
+func (m *moving) Resolve(ref string) (pod.Image, error) {
+	img, err := m.Images.Resolve(ref)
+	img.ID = fmt.Sprintf("sha256:%d", m.n.Add(1))
+	img.ChainID = "chain of " + img.ID
+	return img, err
+}
+
+// PROPERTIES 57: a container is made from, and mounts, the images that the policy was asked about,
+// also while their names move.
+func TestAContainerIsMadeFromTheImagesThatThePolicyWasAskedAbout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, m := &policy{}, &moving{}
+		b := start(t, world.Free(), state.Loaded{}, withPolicy(p, nil), func(ports *pod.Ports) {
+			m.Images = ports.Images
+			ports.Images = m
+		})
+		sb := b.pod("p1", "")
+		b.create(sb, withImages("c1", "one", "two"))
+		ct := b.Records().Containers[0].Container
+		want := []string{
+			"ns " + world.Image + " " + ct.ImageID,
+			"ns one " + ct.ImageVolumes[0].ImageID,
+			"ns two " + ct.ImageVolumes[1].ImageID,
+		}
+		if !slices.Equal(p.asked, want) || m.n.Load() != 3 {
+			t.Errorf("asked %q after %d look-ups, want %q", p.asked, m.n.Load(), want)
+		}
+		for _, vol := range ct.ImageVolumes {
+			if vol.ChainID != "chain of "+vol.ImageID {
+				t.Errorf("%+v", vol)
+			}
 		}
 	})
 }

@@ -415,8 +415,9 @@ type Stdios interface {
 
 // Image is what a container needs of an image.
 type Image struct {
-	ID          string // config digest; of an artifact, that of its manifest
+	ID          string // config digest; of an artifact or a checkpoint, that of its manifest
 	Ref         string // repo digest where there is one, else ID
+	Names       []ImageName
 	ChainID     string
 	Snapshotter string
 	Config      ocispec.ImageConfig
@@ -424,16 +425,23 @@ type Image struct {
 	Artifact    bool // it is not an image to run, but files to mount
 }
 
-// Images resolves images.
+// ImageName is what an image is called on this node, with a tag or a digest.
+type ImageName struct {
+	Name   string
+	Target ocispec.Descriptor // the manifest or index that it stood for when the image was found
+}
+
+// Images resolves images. A reference is resolved once: what is decided and done about an image
+// then goes by the Image that was found.
 type Images interface {
 	// Resolve finds an image that is on this node; ErrNotFound names the reference.
 	Resolve(ref string) (Image, error)
-	// Pull fetches an image from its registry, and returns once Resolve finds it. Whoever asks at the
+	// Pull fetches an image from its registry, and returns what it has fetched. Whoever asks at the
 	// same time shares the work.
 	// No policy is asked: the image is one that berth needs.
-	Pull(ctx context.Context, ref string) error
+	Pull(ctx context.Context, ref string) (Image, error)
 	// PullFor does the same for a pod. ErrPermissionDenied: the policy does not let the image in.
-	PullFor(ctx context.Context, pod *runtimeapi.PodSandboxMetadata, ref string) error
+	PullFor(ctx context.Context, pod *runtimeapi.PodSandboxMetadata, ref string) (Image, error)
 	// Name is how people call the image of an ID now: its first tag, else its digest reference; "" if
 	// the node has no such image any more. It reads memory alone.
 	Name(id string) string
@@ -453,15 +461,16 @@ type Images interface {
 
 // Policy decides which images containers may be made from: package policy.
 type Policy interface {
-	// Allow returns nil if a container of a pod in a namespace may be made from the image of an ID,
-	// which is on this node, or mount it. asked is what the pod calls the image, which may be its ID;
-	// "" if that is not known. It may ask a registry, and then takes a minute at most.
+	// Allow returns nil if a container of a pod in a namespace may be made from an image that is on
+	// this node, or mount it. It decides by the names that the image had when it was found. asked is
+	// what the pod calls the image, which may be its ID; "" if that is not known. It may ask a
+	// registry, and then takes a minute at most.
 	// ErrPermissionDenied names the rule that does not allow it; ErrUnavailable: that could not be
 	// asked.
-	Allow(ctx context.Context, namespace, asked, id string) error
+	Allow(ctx context.Context, namespace, asked string, img Image) error
 	// Restore returns nil if a container may be restored from the checkpoint that the image holds. It
 	// is as Allow otherwise.
-	Restore(ctx context.Context, namespace, asked, id string) error
+	Restore(ctx context.Context, namespace, asked string, img Image) error
 }
 
 // Labels keeps the SELinux labels that package spec has allocated: package selinux.

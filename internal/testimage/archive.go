@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -19,10 +20,10 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// WriteOCIArchive writes img as an OCI image layout in a tar file at path. ref is
-// the full name it is imported under, such as berth.test/demo/busybox:1.
-func WriteOCIArchive(path, ref string, img v1.Image) error {
-	if err := create(path, func(w io.Writer) error { return writeLayout(w, ref, img) }); err != nil {
+// WriteOCIArchive writes images side by side as an OCI image layout in a tar file at path. ref is
+// the full name that each is imported under, such as berth.test/demo/busybox:1.
+func WriteOCIArchive(path, ref string, imgs ...v1.Image) error {
+	if err := create(path, func(w io.Writer) error { return writeLayout(w, ref, imgs) }); err != nil {
 		return fmt.Errorf("write OCI archive %s: %w", path, err)
 	}
 	return nil
@@ -64,26 +65,57 @@ func create(path string, write func(io.Writer) error) error {
 	return os.Rename(f.Name(), path)
 }
 
-func writeLayout(w io.Writer, ref string, img v1.Image) error {
-	manifest, err := partial.Descriptor(img)
+func writeLayout(w io.Writer, ref string, imgs []v1.Image) error {
+	tw := tar.NewWriter(w)
+	written := map[string]bool{}
+	add := func(name string, size int64, r io.Reader) error {
+		if written[name] {
+			return nil
+		}
+		written[name] = true
+		if err := tw.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: size, ModTime: epoch}); err != nil {
+			return err
+		}
+		_, err := io.Copy(tw, r)
+		return err
+	}
+	index := v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex}
+	for _, img := range imgs {
+		manifest, err := partial.Descriptor(img)
+		if err != nil {
+			return err
+		}
+		if manifest.Platform, err = platform(img); err != nil {
+			return err
+		}
+		manifest.Annotations = map[string]string{
+			// The first is the layout's own, the second is what containerd prefers.
+			ocispec.AnnotationRefName:  ref,
+			"io.containerd.image.name": ref,
+		}
+		index.Manifests = append(index.Manifests, *manifest)
+	}
+	list, err := json.Marshal(index)
 	if err != nil {
 		return err
 	}
-	manifest.Platform, err = platform(img)
-	if err != nil {
+	layout := `{"imageLayoutVersion":"` + ocispec.ImageLayoutVersion + `"}`
+	if err := add(ocispec.ImageLayoutFile, int64(len(layout)), strings.NewReader(layout)); err != nil {
 		return err
 	}
-	manifest.Annotations = map[string]string{
-		// The first is the layout's own, the second is what containerd prefers.
-		ocispec.AnnotationRefName:  ref,
-		"io.containerd.image.name": ref,
-	}
-	index, err := json.Marshal(v1.IndexManifest{
-		SchemaVersion: 2, MediaType: types.OCIImageIndex, Manifests: []v1.Descriptor{*manifest},
-	})
-	if err != nil {
+	if err := add(ocispec.ImageIndexFile, int64(len(list)), bytes.NewReader(list)); err != nil {
 		return err
 	}
+	for n, img := range imgs {
+		if err := writeBlobs(img, index.Manifests[n].Digest, add); err != nil {
+			return err
+		}
+	}
+	return tw.Close()
+}
+
+// writeBlobs adds the manifest, the configuration and the layers of an image.
+func writeBlobs(img v1.Image, manifest v1.Hash, add func(name string, size int64, r io.Reader) error) error {
 	raw, err := img.RawManifest()
 	if err != nil {
 		return err
@@ -100,39 +132,18 @@ func writeLayout(w io.Writer, ref string, img v1.Image) error {
 	if err != nil {
 		return err
 	}
-
-	tw := tar.NewWriter(w)
-	add := func(name string, size int64, r io.Reader) error {
-		if err := tw.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: size, ModTime: epoch}); err != nil {
-			return err
-		}
-		_, err := io.Copy(tw, r)
+	blob := func(h v1.Hash) string { return "blobs/" + h.Algorithm + "/" + h.Hex }
+	if err := add(blob(manifest), int64(len(raw)), bytes.NewReader(raw)); err != nil {
 		return err
 	}
-	blob := func(h v1.Hash) string { return "blobs/" + h.Algorithm + "/" + h.Hex }
-	written := map[v1.Hash]bool{}
-	for _, file := range []struct {
-		name string
-		body []byte
-	}{
-		{ocispec.ImageLayoutFile, []byte(`{"imageLayoutVersion":"` + ocispec.ImageLayoutVersion + `"}`)},
-		{ocispec.ImageIndexFile, index},
-		{blob(manifest.Digest), raw},
-		{blob(configName), config},
-	} {
-		if err := add(file.name, int64(len(file.body)), bytes.NewReader(file.body)); err != nil {
-			return err
-		}
+	if err := add(blob(configName), int64(len(config)), bytes.NewReader(config)); err != nil {
+		return err
 	}
 	for _, layer := range layers {
 		digest, err := layer.Digest()
 		if err != nil {
 			return err
 		}
-		if written[digest] {
-			continue
-		}
-		written[digest] = true
 		size, err := layer.Size()
 		if err != nil {
 			return err
@@ -147,7 +158,7 @@ func writeLayout(w io.Writer, ref string, img v1.Image) error {
 			return err
 		}
 	}
-	return tw.Close()
+	return nil
 }
 
 func platform(img v1.Image) (*v1.Platform, error) {

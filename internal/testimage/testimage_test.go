@@ -92,7 +92,8 @@ func TestArchivesImportIntoContainerdUnderTheirName(t *testing.T) {
 	s := embedtest.Start(t, embedtest.Config(t))
 	ctx := namespaces.WithNamespace(t.Context(), embed.Namespace)
 	for name, write := range map[string]func(path, ref string, img v1.Image) error{
-		"oci": testimage.WriteOCIArchive, "docker": testimage.WriteDockerArchive,
+		"oci":    func(path, ref string, img v1.Image) error { return testimage.WriteOCIArchive(path, ref, img) },
+		"docker": testimage.WriteDockerArchive,
 	} {
 		t.Run(name, func(t *testing.T) {
 			ref := "berth.test/" + name + "/busybox:1"

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -243,8 +245,14 @@ type imageStore struct {
 func (s *imageStore) put(name string) image.Stored {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := image.Stored{Name: name, ID: "sha256:0123", Digest: "sha256:4567", ChainID: "sha256:89ab", Size: 1}
-	s.names[name] = st
+	id := digest.FromString("configuration").String()
+	n, _ := image.NewName(name, ocispec.Descriptor{Digest: digest.FromString("manifest")}, id)
+	st := image.Stored{Name: n, ID: id, ChainID: "sha256:89ab", Size: 1}
+	for _, n := range st.NamesGiven() {
+		named := st
+		named.Name = n
+		s.names[n.String()] = named
+	}
 	return st
 }
 
@@ -275,19 +283,15 @@ func (s *imageStore) Pull(_ context.Context, ref string, _ image.Credentials, _ 
 func (s *imageStore) Import(context.Context, string, string, func(done, total int64)) ([]image.Stored, error) {
 	return nil, errors.New("nothing is imported here")
 }
-func (s *imageStore) Unpack(context.Context, string, string) error { return nil }
+func (s *imageStore) Unpack(context.Context, image.Name, string) error { return nil }
 func (s *imageStore) Checkpoint(context.Context, string) (io.ReadCloser, error) {
 	return nil, errdefs.ErrNotFound
 }
-func (s *imageStore) Tag(_ context.Context, st image.Stored, name string) error {
-	s.put(name)
-	return nil
-}
 
-func (s *imageStore) Delete(_ context.Context, name string) error {
+func (s *imageStore) Delete(_ context.Context, n image.Name) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.names, name)
+	delete(s.names, n.String())
 	return nil
 }
 

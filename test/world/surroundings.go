@@ -455,10 +455,13 @@ func (i library) Resolve(ref string) (pod.Image, error) {
 
 func (library) Name(string) string { return Image }
 
-func (i library) Pull(ctx context.Context, ref string) error {
-	return i.w.do(ctx, i.l, "pull", ref, func() error { i.w.remote = i.w.remote || ref == Remote; return nil })
+func (i library) Pull(ctx context.Context, ref string) (pod.Image, error) {
+	if err := i.w.do(ctx, i.l, "pull", ref, func() error { i.w.remote = i.w.remote || ref == Remote; return nil }); err != nil {
+		return pod.Image{}, err
+	}
+	return i.Resolve(ref)
 }
-func (i library) PullFor(ctx context.Context, _ *runtimeapi.PodSandboxMetadata, ref string) error {
+func (i library) PullFor(ctx context.Context, _ *runtimeapi.PodSandboxMetadata, ref string) (pod.Image, error) {
 	return i.Pull(ctx, ref)
 }
 func (library) Unpack(context.Context, pod.Image) error { return nil }
