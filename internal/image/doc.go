@@ -17,9 +17,11 @@
 //     those that have to pass the same.
 //   - Credentials go to the registry that they are for and to no other. An error names no
 //     credentials: what a URL carries beyond its path is cut off.
-//   - An OCI artifact is listed, pulled, pinned and removed as an image is. Its ID is the digest of its
-//     manifest.
-//   - An image's names are those that the ecosystem reads: its tag, its digest and its ID.
+//   - An OCI artifact is listed, pulled, pinned and removed as an image is. The ID of an artifact,
+//     and of a checkpoint, is the digest of its manifest.
+//   - An image's names are those that the ecosystem reads: its tag, its digest and its ID. A name is
+//     looked up once: what is decided about it is done with the digest that it stood for then. One
+//     that has the digest of another image, or is not complete, is not used: see [Name].
 //   - An image is reported as pinned if pods need it besides those of their containers, if the
 //     configuration names it, if it came from an archive of [Preload], or if it has containerd's
 //     label. As CRI has it, that is a recommendation to whoever collects garbage: Remove removes a

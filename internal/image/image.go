@@ -43,13 +43,14 @@ type Backend interface {
 	// Fetched returns how many bytes of each blob, by its digest, are on this node.
 	Fetched(ctx context.Context, blobs []Blob) (map[string]int64, error)
 	// Import reads an OCI or docker archive, unpacks its images and stores them under their names. ref
-	// names an image that has no name. read is called with how many bytes of the archive were read, out of how many.
+	// names an image that has no name. read is called with how many bytes of the archive were read,
+	// out of how many.
 	Import(ctx context.Context, path, ref string, read func(done, total int64)) ([]Stored, error)
 	// Unpack makes the snapshots of what a name stood for in a snapshotter. Those that exist are kept.
 	// ErrNotFound when layers are missing.
 	Unpack(ctx context.Context, n Name, snapshotter string) error
-	// Checkpoint returns the archive of the checkpoint with an ID, which the caller closes. ErrNotFound
-	// when it is not on this node.
+	// Checkpoint returns the archive of the checkpoint with an ID, which the caller closes.
+	// ErrNotFound when it is not on this node.
 	Checkpoint(ctx context.Context, id string) (io.ReadCloser, error)
 	// Delete removes a name if it stands for the same as before, and is ErrNotFound otherwise.
 	Delete(ctx context.Context, n Name) error

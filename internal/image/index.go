@@ -32,8 +32,8 @@ func (i Image) Ref() string {
 	return i.ID
 }
 
-// Title returns the name that a person knows the image by: its first tag, else its repo digest, else
-// its ID.
+// Title returns the name that a person knows the image by: its first tag, else its repo digest,
+// else its ID.
 func (i Image) Title() string {
 	if len(i.Tags) > 0 {
 		return i.Tags[0]

@@ -66,8 +66,8 @@ func (m *moving) Checkpoint(_ context.Context, id string) (io.ReadCloser, error)
 	return io.NopCloser(strings.NewReader("")), nil
 }
 
-// PROPERTIES 57: whatever names stand for by the time of each call, a call acts on the image that it
-// was decided on: it pulls, unpacks and opens that one, and removes no name of another.
+// PROPERTIES 57: whatever names stand for by the time of each call, a call acts on the image that
+// it was decided on: it pulls, unpacks and opens that one, and removes no name of another.
 func TestNamesThatMoveBetweenTwoCallsChangeNoDecision(t *testing.T) {
 	const tag = "r.example/app:1"
 	otherID := "sha256:" + strings.Repeat("b", 64)
@@ -165,8 +165,8 @@ func TestAWrongNameIsNotUsed(t *testing.T) {
 	}
 }
 
-// PROPERTIES 57: an image that was found by a name speaks as that name, and one that was found by its
-// ID as the name that it has had for longest: not as the one that sorts first.
+// PROPERTIES 57: an image that was found by a name speaks as that name, and one that was found by
+// its ID as the name that it has had for longest: not as the one that sorts first.
 func TestAnImageSpeaksAsTheNameThatItWasFoundBy(t *testing.T) {
 	f := newFake()
 	evil, good := "sha256:"+strings.Repeat("e", 64), "sha256:"+strings.Repeat("f", 64)

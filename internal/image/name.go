@@ -72,9 +72,9 @@ func (n Name) IsWrong() bool { return n.form == wrong }
 // IsID reports whether the name is the ID of its image.
 func (n Name) IsID() bool { return n.form == byID }
 
-// NamesGiven returns all that an image which came under the name of s is to be called on this node: by
-// its ID, by its repository with the digest of its target, and by the name itself, unless that is
-// wrong.
+// NamesGiven returns all that an image which came under the name of s is to be called on this
+// node: by its ID, by its repository with the digest of its target, and by the name itself, unless
+// that is wrong.
 func (s Stored) NamesGiven() []Name {
 	target := s.Name.target
 	names := []Name{{s.ID, target, byID}}

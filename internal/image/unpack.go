@@ -55,8 +55,8 @@ func (s *Service) unpack(ctx context.Context, i Image, snapshotter string) error
 }
 
 // sources returns a name of each target that claims to have the layers of an image, those of the
-// image itself first. A layer is what its ID says whichever blob it comes from, and the blobs of one
-// target may be missing, or not be what was claimed.
+// image itself first. A layer is what its ID says whichever blob it comes from, and the blobs of
+// one target may be missing, or not be what was claimed.
 func (s *Service) sources(i Image) []Name {
 	names := append([]Name{i.Name}, i.Names...)
 	s.mu.RLock()

@@ -266,8 +266,8 @@ func (i *Store) place(ctx context.Context, mounts []mount.Mount, files []artifac
 	return p, err
 }
 
-// artifactIn returns the artifact that a layer was made for, with all names of it; nil for a layer of
-// images, and for one whose artifact has gone. An image that cannot be read has no say.
+// artifactIn returns the artifact that a layer was made for, with all names of it; nil for a layer
+// of images, and for one whose artifact has gone. An image that cannot be read has no say.
 func (i *Store) artifactIn(ctx context.Context, chainID string) (a *manifestForNode, names []images.Image, err error) {
 	all, err := i.client.ImageService().List(ctx)
 	if err != nil {
@@ -289,8 +289,8 @@ func (i *Store) artifactIn(ctx context.Context, chainID string) (a *manifestForN
 }
 
 // checkArtifactLayer compares the layer of an artifact with its blobs. If it is wrong, and that is
-// asked for, it is laid out again from them, or removed with the artifact, which has these names, if
-// one of them is missing.
+// asked for, it is laid out again from them, or removed with the artifact, which has these names,
+// if one of them is missing.
 func (d durability) checkArtifactLayer(ctx context.Context, item durable.Item, a *manifestForNode, names []images.Image, repair bool) (durable.Outcome, error) {
 	at, err := d.dirOf(ctx, item)
 	if err != nil {

@@ -44,9 +44,9 @@ func isCheckpoint(annotations map[string]string) bool {
 	return false
 }
 
-// Checkpoint returns the archive of a checkpoint, which is the layer of the manifest that is its ID,
-// without the compression. What is read stays on this node until the caller closes it, also if the
-// image is removed meanwhile. ErrNotFound: the layer is not on this node. ErrInvalidArgument: the
+// Checkpoint returns the archive of a checkpoint, which is the layer of the manifest that is its
+// ID, without the compression. What is read stays on this node until the caller closes it, also if
+// the image is removed meanwhile. ErrNotFound: the layer is not on this node. ErrInvalidArgument: the
 // image does not hold it as one layer.
 func (i *Store) Checkpoint(ctx context.Context, id string) (io.ReadCloser, error) {
 	ctx, done, err := i.lease(ctx)

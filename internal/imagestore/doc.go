@@ -11,6 +11,8 @@
 //     by layer.
 //   - What a registry, an archive or a layer says does not decide how much memory berth uses, and a
 //     panic over one ends that call alone.
+//   - A name is never read again to find out what it stands for: what is pulled, unpacked, restored,
+//     repaired or removed is what the caller has in hand.
 //   - Credentials and keys go to the registry and to the layer that they are for.
 //   - An artifact is laid out by the rules of package artifact in a layer of its own, which the views of
 //     containers keep, which is made again from the blobs if it is lost, and which goes with its name.

@@ -253,7 +253,8 @@ func (i *Store) parseTrusting(ctx context.Context, img images.Image) (parsed, er
 	return p, nil
 }
 
-// checkConfig refuses an image with a configuration that cannot be used before the image has a name.
+// checkConfig refuses an image with a configuration that cannot be used before the image has a
+// name.
 func (i *Store) checkConfig(ctx context.Context, desc ocispec.Descriptor) error {
 	b, err := content.ReadBlob(ctx, i.bounded().ContentStore(), desc)
 	if err == nil {

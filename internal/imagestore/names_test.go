@@ -15,7 +15,10 @@ import (
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/connection"
 	"berth/internal/image"
@@ -272,6 +275,26 @@ func TestNamesThatMoveInAPullOrAnImportChangeNothing(t *testing.T) {
 					t.Errorf("%s, %s before call %d: %s is %s: %v", name, how, at, st.Name, got.ID, err)
 				}
 			}
+		}
+	}
+}
+
+// PROPERTIES 57: no document is both a configuration and the manifest of an artifact or a
+// checkpoint: its digest would be the ID of two images.
+func TestAManifestIsNotAConfiguration(t *testing.T) {
+	const both = `{"schemaVersion":2,"rootfs":{"type":"layers","diff_ids":[]},"config":{"mediaType":"application/x"}}`
+	if _, _, err := parseConfig([]byte(both)); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("a manifest as a configuration: %v", err)
+	}
+	for _, m := range []manifestForNode{
+		{
+			Manifest: ocispec.Manifest{Config: ocispec.Descriptor{MediaType: "application/x"}},
+			desc:     ocispec.Descriptor{Digest: digest.FromString("a configuration")},
+		},
+		{checkpoint: true},
+	} {
+		if err := m.check(); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%+v: %v", m, err)
 		}
 	}
 }

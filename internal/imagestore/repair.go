@@ -41,8 +41,8 @@ const (
 	replaced = "berth-old"
 )
 
-// source is a blob that a layer may be unpacked from. Several blobs can be the same layer, compressed
-// in different ways, and a manifest can claim a layer for a blob that is something else.
+// source is a blob that a layer may be unpacked from. Several blobs can be the same layer,
+// compressed in different ways, and a manifest can claim a layer for a blob that is something else.
 type source struct {
 	blob   ocispec.Descriptor
 	diffID digest.Digest
@@ -282,8 +282,8 @@ func isContent(err error) bool {
 // errOtherLayer says that a blob is not the layer that a manifest claims it to be.
 var errOtherLayer = errors.New("it is another layer")
 
-// remakeFrom unpacks a layer again, beside the one that is there, and puts it in its place unless the
-// two are the same. why says what is wrong; with durable.ErrNoIndex, it is not known whether
+// remakeFrom unpacks a layer again, beside the one that is there, and puts it in its place unless
+// the two are the same. why says what is wrong; with durable.ErrNoIndex, it is not known whether
 // anything is.
 func (d durability) remakeFrom(ctx context.Context, item durable.Item, at layerDir, from source, why error) (durable.Outcome, error) {
 	beside := filepath.Dir(at.dir)

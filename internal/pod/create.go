@@ -111,7 +111,8 @@ func (c *creator) create(ctx context.Context, id string, p *unit, config *runtim
 }
 
 // allowed asks the policy about the images that a container of the sandbox p is made from and
-// mounts, the latter by the index of the mount. The timeline of the pod has a refusal: there is no container yet that it could be about.
+// mounts, the latter by the index of the mount. The timeline of the pod has a refusal: there is no
+// container yet that it could be about.
 func (c *creator) allowed(ctx context.Context, p *unit, config *runtimeapi.ContainerConfig, from source, mounted map[int]Image) error {
 	if c.policy == nil {
 		return nil
