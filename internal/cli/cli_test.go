@@ -352,6 +352,10 @@ func TestPlayRunsInitContainersFirst(t *testing.T) {
 	if left, _ := filepath.Glob(filepath.Join(dir, "v", "*")); len(left) > 0 {
 		t.Errorf("play --rm leaves %v", left)
 	}
+	// What was looked at for runAsNonRoot and pulled is what runs, whatever the name stands for by then.
+	if got := f.created[0].GetImage(); got.GetImage() != "sha256:pulled" || got.GetUserSpecifiedImage() != "a" {
+		t.Errorf("PROPERTIES 57: the container is made from %v", got)
+	}
 }
 
 // The service knows what to do with the archive of a checkpoint.

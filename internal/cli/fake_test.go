@@ -349,7 +349,8 @@ func (f *fake) PullImage(_ context.Context, r *runtimeapi.PullImageRequest) (*ru
 	if strings.HasPrefix(r.GetImage().GetImage(), "nowhere/") {
 		return nil, status.Error(codes.Unavailable, "registry nowhere does not answer")
 	}
-	f.images[r.GetImage().GetImage()] = &runtimeapi.Image{Id: "sha256:pulled"}
+	img := &runtimeapi.Image{Id: "sha256:pulled"}
+	f.images[r.GetImage().GetImage()], f.images[img.GetId()] = img, img
 	return &runtimeapi.PullImageResponse{ImageRef: "sha256:pulled"}, nil
 }
 

@@ -297,15 +297,21 @@ func needImage(ctx context.Context, c *cri.Client, pod *runtimeapi.PodSandboxCon
 		return fmt.Errorf("container %s: image %s is not on the node, and imagePullPolicy is Never; use `berth import` or `berth pull`", name, spec.GetImage())
 	case pc.PullPolicy == string(corev1.PullAlways), st.GetImage() == nil:
 		over := pullProgress(ctx, c, spec.GetImage())
-		_, err := c.PullImage(ctx, &runtimeapi.PullImageRequest{Image: spec, SandboxConfig: pod})
+		pulled, err := c.PullImage(ctx, &runtimeapi.PullImageRequest{Image: spec, SandboxConfig: pod})
 		over()
 		if err != nil {
 			return fmt.Errorf("container %s: pull image %s: %w", name, spec.GetImage(), err)
 		}
-		if st, err = c.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec}); err != nil {
+		exact := &runtimeapi.ImageSpec{Image: pulled.GetImageRef()}
+		if st, err = c.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: exact}); err != nil {
 			return err
 		}
 	}
+	if st.GetImage() == nil {
+		return fmt.Errorf("container %s: image %s was removed since it was pulled", name, spec.GetImage())
+	}
+	// What was looked at is what runs, as with the kubelet: the name may move meanwhile.
+	pc.Config.Image = &runtimeapi.ImageSpec{Image: st.GetImage().GetId(), UserSpecifiedImage: spec.GetImage()}
 	if uid := st.GetImage().GetUid(); pc.NonRoot && uid.GetValue() == 0 {
 		return fmt.Errorf("container %s: runAsNonRoot is set, but image %s names no numeric user other than 0; set runAsUser", name, spec.GetImage())
 	}
