@@ -58,8 +58,7 @@ type manifestForNode struct {
 func (m *manifestForNode) isArtifact() bool { return m.desc.Digest != "" && artifact.Is(m.Manifest) }
 
 // manifestOf returns the manifest of a target, which may be an index, for this node.
-func (i *Store) manifestOf(ctx context.Context, target ocispec.Descriptor) (*manifestForNode, error) {
-	cs := i.bounded().ContentStore()
+func manifestOf(ctx context.Context, cs content.Provider, target ocispec.Descriptor) (*manifestForNode, error) {
 	m := &manifestForNode{}
 	desc := target
 	for range maxDepth {
@@ -99,7 +98,7 @@ func (m *manifestForNode) check() error {
 
 // artifactOf returns the manifest of an artifact; nil for an image.
 func (i *Store) artifactOf(ctx context.Context, target ocispec.Descriptor) (*manifestForNode, error) {
-	m, err := i.manifestOf(ctx, target)
+	m, err := manifestOf(ctx, i.bounded().ContentStore(), target)
 	if err != nil || !m.isArtifact() {
 		return nil, err
 	}
@@ -151,7 +150,7 @@ func (a *manifestForNode) parsed(target ocispec.Descriptor) parsed {
 // An artifact that cannot be laid out is refused; one that can be ends a pull that unpacks with
 // errArtifact, and a checkpoint with errCheckpoint.
 func (i *Store) checkArtifact(ctx context.Context, desc ocispec.Descriptor, unpacks bool) error {
-	m, err := i.manifestOf(ctx, desc)
+	m, err := manifestOf(ctx, i.bounded().ContentStore(), desc)
 	if err != nil {
 		return err
 	}

@@ -219,7 +219,7 @@ func (i *Store) parseTrusting(ctx context.Context, img images.Image) (parsed, er
 		_, err := cs.Info(ctx, cmp.Or(p.configDigest, p.id))
 		return p, err
 	}
-	m, err := i.manifestOf(ctx, img.Target)
+	m, err := manifestOf(ctx, cs, img.Target)
 	if err != nil {
 		return parsed{}, err
 	}
@@ -255,8 +255,8 @@ func (i *Store) parseTrusting(ctx context.Context, img images.Image) (parsed, er
 
 // checkConfig refuses an image with a configuration that cannot be used before the image has a
 // name.
-func (i *Store) checkConfig(ctx context.Context, desc ocispec.Descriptor) error {
-	b, err := content.ReadBlob(ctx, i.bounded().ContentStore(), desc)
+func checkConfig(ctx context.Context, cs content.Provider, desc ocispec.Descriptor) error {
+	b, err := content.ReadBlob(ctx, cs, desc)
 	if err == nil {
 		if _, _, err = parseConfig(b); err != nil {
 			err = fmt.Errorf("configuration %s: %w", desc.Digest, err)
@@ -438,10 +438,7 @@ func (i *Store) name(ctx context.Context, st image.Stored) error {
 // Delete removes a name if it stands for the same as before, and is ErrNotFound otherwise.
 // containerd collects what no name needs any more.
 func (i *Store) Delete(ctx context.Context, n image.Name) error {
-	return i.remove(ctx, images.Image{Name: n.String(), Target: n.Target()})
-}
-
-func (i *Store) remove(ctx context.Context, img images.Image) error {
-	err := i.client.ImageService().Delete(connection.Namespaced(ctx), img.Name, images.SynchronousDelete(), images.DeleteTarget(&img.Target))
-	return connection.Native(err)
+	target := n.Target()
+	return connection.Native(i.client.ImageService().Delete(connection.Namespaced(ctx), n.String(),
+		images.SynchronousDelete(), images.DeleteTarget(&target)))
 }

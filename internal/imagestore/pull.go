@@ -168,7 +168,7 @@ func (i *Store) reporting(name string, needs func([]image.Blob), shared *sharing
 				case images.IsManifestType(desc.MediaType):
 					err = i.checkArtifact(ctx, desc, unpacks)
 				case images.IsConfigType(desc.MediaType) && unpacks:
-					err = i.checkConfig(ctx, desc)
+					err = checkConfig(ctx, i.bounded().ContentStore(), desc)
 				}
 				return children, err
 			})

@@ -31,6 +31,7 @@ import (
 
 	"berth/internal/connection"
 	"berth/internal/durable"
+	"berth/internal/image"
 	"berth/internal/unpack"
 )
 
@@ -124,9 +125,10 @@ func namesOf(imgs []images.Image) (names []string) {
 }
 
 // removeAll removes names, those that stand for the same as before.
-func (i *Store) removeAll(ctx context.Context, imgs []images.Image) error {
+func (d durability) removeAll(ctx context.Context, imgs []images.Image) error {
 	for _, img := range imgs {
-		if err := i.remove(ctx, img); err != nil && !errdefs.IsNotFound(err) {
+		n, _ := image.NewName(img.Name, img.Target, "") // a wrong one can be removed, too
+		if err := d.Delete(ctx, n); err != nil && !errdefs.IsNotFound(err) {
 			return fmt.Errorf("remove image %s: %w", img.Name, err)
 		}
 	}
