@@ -286,7 +286,7 @@ func TestImages(t *testing.T) {
 		t.Errorf("an unreachable registry is reported as an unreachable service: %q", problem)
 	}
 	out, _ = berth(t, at, "import", "a.tar", "--ref", "r:1")
-	says(t, "import", out, "a.tar as r:1")
+	says(t, "import", out, "a.tar as r:1", "left out: image other:1: it is for another node")
 }
 
 func TestNoServiceIsRunning(t *testing.T) {

@@ -358,8 +358,11 @@ func (f *fake) RemoveImage(context.Context, *runtimeapi.RemoveImageRequest) (*ru
 	return &runtimeapi.RemoveImageResponse{}, nil
 }
 
-func (f *fake) Import(_ context.Context, path, ref string) ([]string, error) {
-	return []string{filepath.Base(path) + " as " + ref}, nil
+func (f *fake) Import(_ context.Context, path, ref string) (image.Imported, error) {
+	return image.Imported{
+		Names:   []string{filepath.Base(path) + " as " + ref},
+		LeftOut: []string{"image other:1: it is for another node"},
+	}, nil
 }
 
 func (f *fake) VerifyImage(context.Context, string, bool) (any, error) { return nil, nil }

@@ -140,6 +140,9 @@ func (a *app) imagesRmCommand() *cobra.Command {
 			return each(ctx, cmd.OutOrStdout(), args, func(arg string) error {
 				spec := &runtimeapi.ImageSpec{Image: arg}
 				st, err := c.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec})
+				if err == nil && st.GetImage() == nil {
+					return fmt.Errorf("image %s is not on this node", arg)
+				}
 				if err == nil && st.GetImage().GetPinned() {
 					fmt.Fprintf(cmd.ErrOrStderr(), "%s is pinned; it is removed since it was named\n", arg)
 				}
@@ -240,7 +243,7 @@ func (a *app) pullCommand() *cobra.Command {
 func (a *app) importCommand() *cobra.Command {
 	var ref string
 	cmd := &cobra.Command{Use: "import FILE", Short: "Import images from an OCI or docker archive", Args: cobra.ExactArgs(1)}
-	cmd.Flags().StringVar(&ref, "ref", "", "name for an image that has none in the archive")
+	cmd.Flags().StringVar(&ref, "ref", "", "name for the image that has none in the archive, or for the only one")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		path, err := filepath.Abs(args[0])
 		if err != nil {
@@ -252,9 +255,12 @@ func (a *app) importCommand() *cobra.Command {
 		}
 		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
 			defer importProgress(ctx, c, what, path)()
-			names, err := c.Import(ctx, path, ref)
-			for _, n := range names {
+			in, err := c.Import(ctx, path, ref)
+			for _, n := range in.Names {
 				fmt.Fprintln(cmd.OutOrStdout(), n)
+			}
+			for _, why := range in.LeftOut {
+				fmt.Fprintln(cmd.ErrOrStderr(), "left out:", Visible(why))
 			}
 			return err
 		})

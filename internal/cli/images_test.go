@@ -71,6 +71,11 @@ func TestAPinnedImageThatIsNamedIsRemoved(t *testing.T) {
 	if problem != "" {
 		t.Error(problem)
 	}
+	out, problem = berth(t, serveFake(t, f), "images", "rm", "absent")
+	says(t, "images rm of what is not there", problem, "not on this node")
+	if strings.Contains(out, "absent") {
+		t.Errorf("it was removed: %s", out)
+	}
 }
 
 func TestDfSaysWhatTakesTheSpace(t *testing.T) {

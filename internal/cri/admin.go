@@ -26,8 +26,8 @@ import (
 
 // AdminServer answers what berth's CLI asks for beyond CRI. Answers are JSON values.
 type AdminServer interface {
-	// Import reads an image archive at a path of the host and returns the names of its images.
-	Import(ctx context.Context, path, ref string) ([]string, error)
+	// Import reads an image archive at a path of the host and says what became of its images.
+	Import(ctx context.Context, path, ref string) (image.Imported, error)
 	// PullProgress returns how far the pulls of an image have come, or nil if it is not being
 	// pulled.
 	PullProgress(ctx context.Context, ref string) (any, error)
@@ -224,11 +224,11 @@ func (c *Client) admin(ctx context.Context, name string, in map[string]any, out 
 	return json.Unmarshal(b, out)
 }
 
-// Import makes the service read an image archive at a path of its host, and returns the names of
+// Import makes the service read an image archive at a path of its host, and returns what became of
 // the images.
-func (c *Client) Import(ctx context.Context, path, ref string) (names []string, err error) {
-	err = c.admin(ctx, "Import", map[string]any{"path": path, "ref": ref}, &names)
-	return names, err
+func (c *Client) Import(ctx context.Context, path, ref string) (in image.Imported, err error) {
+	err = c.admin(ctx, "Import", map[string]any{"path": path, "ref": ref}, &in)
+	return in, err
 }
 
 // PullProgress returns how far the pulls of an image have come, or nil if it is not being pulled.

@@ -31,17 +31,17 @@ import (
 
 type adminFake struct{}
 
-func (adminFake) Import(ctx context.Context, path, ref string) ([]string, error) {
+func (adminFake) Import(ctx context.Context, path, ref string) (image.Imported, error) {
 	switch path {
 	case "/slow":
 		<-ctx.Done()
-		return nil, fmt.Errorf("still reading %s: %w", path, context.Cause(ctx))
+		return image.Imported{}, fmt.Errorf("still reading %s: %w", path, context.Cause(ctx))
 	case "":
-		return nil, nil
+		return image.Imported{}, nil
 	case "/panic":
 		panic("boom")
 	}
-	return []string{path, ref}, nil
+	return image.Imported{Names: []string{path}, LeftOut: []string{ref}}, nil
 }
 
 func (adminFake) VerifyImage(context.Context, string, bool) (any, error) { return nil, nil }
@@ -181,10 +181,10 @@ func TestAPanicEndsItsCallAlone(t *testing.T) {
 
 func TestAdmin(t *testing.T) {
 	c, ctx := dialFake(t), t.Context()
-	if names, err := c.Import(ctx, "/a", "r"); err != nil || len(names) != 2 || names[0] != "/a" || names[1] != "r" {
+	if names, err := c.Import(ctx, "/a", "r"); err != nil || len(names.Names) != 1 || names.Names[0] != "/a" || names.LeftOut[0] != "r" {
 		t.Errorf("import: %q %v", names, err)
 	}
-	if names, err := c.Import(ctx, "", ""); err != nil || len(names) != 0 {
+	if names, err := c.Import(ctx, "", ""); err != nil || len(names.Names) != 0 {
 		t.Errorf("import of nothing: %q %v", names, err)
 	}
 	if v, err := c.Lanes(ctx); err != nil || string(v) != `[{"id":"c1"}]` {

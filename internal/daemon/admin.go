@@ -38,12 +38,12 @@ type admin struct {
 }
 
 // Import implements cri.AdminServer.
-func (a admin) Import(ctx context.Context, path, ref string) ([]string, error) {
+func (a admin) Import(ctx context.Context, path, ref string) (image.Imported, error) {
 	if !filepath.IsAbs(path) {
-		return nil, fmt.Errorf("import %q: it is not an absolute path: %w", path, errdefs.ErrInvalidArgument)
+		return image.Imported{}, fmt.Errorf("import %q: it is not an absolute path: %w", path, errdefs.ErrInvalidArgument)
 	}
 	if err := a.reach(ctx); err != nil {
-		return nil, fmt.Errorf("import %s: %w", path, err)
+		return image.Imported{}, fmt.Errorf("import %s: %w", path, err)
 	}
 	return a.images.Import(ctx, path, ref)
 }

@@ -10,8 +10,10 @@ import (
 	"io"
 	"os"
 	"path"
+	"strings"
 	"sync"
 
+	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
@@ -132,14 +134,16 @@ func peek(file string) (names []string) {
 			var list []struct{ RepoTags []string }
 			if decode(r, &list) == nil {
 				for _, i := range list {
-					names = append(names, normalized(i.RepoTags...)...)
+					names = append(names, normalized(i.RepoTags)...)
 				}
 			}
 		case ocispec.ImageIndexFile:
 			var index ocispec.Index
 			if decode(r, &index) == nil {
 				for _, m := range index.Manifests {
-					names = append(names, normalized(m.Annotations["io.containerd.image.name"], m.Annotations[ocispec.AnnotationRefName])...)
+					if name, err := ArchiveName(m.Annotations); err == nil {
+						names = append(names, name)
+					}
 				}
 			}
 		}
@@ -158,12 +162,33 @@ func decode(r io.Reader, v any) error {
 	return json.Unmarshal(b, v)
 }
 
+// annotationName is the annotation by which containerd and BuildKit name an image of an archive.
+const annotationName = "io.containerd.image.name"
+
+// ArchiveName returns the complete name of an image in an OCI archive, by the annotations of its
+// descriptor. The name of the layout itself may be the tag alone: then the image has no name.
+// ErrInvalidArgument says so in words.
+func ArchiveName(annotations map[string]string) (string, error) {
+	name, ref := annotations[annotationName], annotations[ocispec.AnnotationRefName]
+	switch {
+	case name != "":
+	case strings.ContainsAny(ref, "/:@"):
+		name = ref
+	case ref != "":
+		return "", fmt.Errorf("it has the tag %.128q and no name: %w", ref, errdefs.ErrInvalidArgument)
+	default:
+		return "", fmt.Errorf("it has no name: %w", errdefs.ErrInvalidArgument)
+	}
+	full, err := Normalize(name)
+	if err != nil {
+		return "", fmt.Errorf("it has no name that can be used: %w", err)
+	}
+	return full, nil
+}
+
 // normalized returns those of the names that are references, as they are stored.
-func normalized(refs ...string) (names []string) {
+func normalized(refs []string) (names []string) {
 	for _, ref := range refs {
-		if ref == "" {
-			continue
-		}
 		if name, err := Normalize(ref); err == nil {
 			names = append(names, name)
 		}

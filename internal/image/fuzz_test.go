@@ -16,7 +16,7 @@ func FuzzListed(f *testing.F) {
 			return
 		}
 		for _, i := range list {
-			for _, name := range normalized(i.RepoTags...) {
+			for _, name := range normalized(i.RepoTags) {
 				if again, err := Normalize(name); err != nil || again != name {
 					t.Errorf("%q is %q the second time: %v", name, again, err)
 				}

@@ -18,8 +18,9 @@ import (
 // Stored is one name in containerd's image store and what it stands for.
 type Stored struct {
 	Name Name
-	// ID is the digest of the configuration. Anybody can make a manifest that claims another image's
-	// configuration, so that of an artifact or a checkpoint it is the digest of the manifest.
+	// ID is the digest of the configuration. Anybody can make a manifest that claims another
+	// image's configuration, so that of an artifact or a checkpoint it is the digest of the
+	// manifest.
 	ID      string
 	ChainID string
 	Size    int64
@@ -28,8 +29,8 @@ type Stored struct {
 	Created time.Time           // when the name was made on this node; zero if that is not known
 	// Checkpoint says that the image is not one to run, but holds a checkpoint of a container.
 	Checkpoint bool
-	// Artifact is the type of an OCI artifact, and "" for an image. An artifact is mounted as an image
-	// is, and not run.
+	// Artifact is the type of an OCI artifact, and "" for an image. An artifact is mounted as an
+	// image is, and not run.
 	Artifact string
 }
 
@@ -38,16 +39,17 @@ type Backend interface {
 	List(ctx context.Context) ([]Stored, error)
 	// Get reads one name; ErrNotFound.
 	Get(ctx context.Context, name string) (Stored, error)
-	// Pull fetches and unpacks ref and stores it under its names: see [Stored.NamesGiven].
+	// Pull fetches and unpacks ref, and then stores its [Stored.NamesGiven].
 	Pull(ctx context.Context, ref string, creds Credentials, w Watch) (Stored, error)
 	// Fetched returns how many bytes of each blob, by its digest, are on this node.
 	Fetched(ctx context.Context, blobs []Blob) (map[string]int64, error)
-	// Import reads an OCI or docker archive, unpacks its images and stores them under their names. ref
-	// names an image that has no name. read is called with how many bytes of the archive were read,
-	// out of how many.
-	Import(ctx context.Context, path, ref string, read func(done, total int64)) ([]Stored, error)
-	// Unpack makes the snapshots of what a name stood for in a snapshotter. Those that exist are kept.
-	// ErrNotFound when layers are missing.
+	// Import reads an OCI or docker archive, unpacks its images, and then stores the
+	// [Stored.NamesGiven] of all. ref names the image that has no name, or the only one. leftOut
+	// says in a sentence each what is not taken. read is called with how many bytes of the archive
+	// were read, out of how many.
+	Import(ctx context.Context, path, ref string, read func(done, total int64)) (taken []Stored, leftOut []string, err error)
+	// Unpack makes the snapshots of what a name stood for in a snapshotter. Those that exist are
+	// kept. ErrNotFound when layers are missing.
 	Unpack(ctx context.Context, n Name, snapshotter string) error
 	// Checkpoint returns the archive of the checkpoint with an ID, which the caller closes.
 	// ErrNotFound when it is not on this node.
@@ -69,8 +71,8 @@ type Backend interface {
 	// DropKept removes what pulls that were cut off have left for the next ones.
 	DropKept(ctx context.Context) error
 	Snapshotter() string
-	// Registry returns the registry of an image, with the credentials that the configuration has for
-	// it. Nothing is asked yet.
+	// Registry returns the registry of an image, with the credentials that the configuration has
+	// for it. Nothing is asked yet.
 	Registry(ref string) Registry
 }
 

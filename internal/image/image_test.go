@@ -156,11 +156,11 @@ func (f *fake) Unpack(ctx context.Context, n Name, _ string) error {
 	return nil
 }
 
-func (f *fake) Import(_ context.Context, _, _ string, read func(done, total int64)) ([]Stored, error) {
+func (f *fake) Import(_ context.Context, _, _ string, read func(done, total int64)) ([]Stored, []string, error) {
 	read(1, 3)
 	read(2, 3)
 	<-f.release
-	return nil, nil
+	return nil, nil, nil
 }
 func (f *fake) CopyOut(context.Context, string, map[string]string) error { return nil }
 func (f *fake) Usage(context.Context) (Usage, error) {

@@ -36,46 +36,54 @@ func (s *Service) remove(ctx context.Context, i Image) error {
 	return nil
 }
 
-// Import reads the images of an archive, which may be compressed, and returns their names. ref
-// names an image that has no name in the archive.
-func (s *Service) Import(ctx context.Context, path, ref string) (names []string, err error) {
-	all, err := s.load(ctx, KindImport, path, ref)
+// Imported is what became of an archive.
+type Imported struct {
+	Names []string `json:"names"` // of the images that were taken
+	// LeftOut has a sentence for each image that was not, with the reason.
+	LeftOut []string `json:"leftOut"`
+}
+
+// Import reads the images of an archive that are for this node. The archive may be compressed. ref
+// names the image that has no name in it, or the only one that it has. An error says that there is
+// none to be taken, or that one of them is bad; then no name has changed.
+func (s *Service) Import(ctx context.Context, path, ref string) (Imported, error) {
+	all, leftOut, err := s.load(ctx, KindImport, path, ref)
+	in := Imported{Names: []string{}, LeftOut: leftOut}
 	for _, st := range all {
-		names = append(names, st.Name.String())
+		in.Names = append(in.Names, st.Name.String())
 	}
-	return names, err
+	return in, err
 }
 
 // load does what Import does, as a kind of transfer.
-func (s *Service) load(ctx context.Context, kind, path, ref string) ([]Stored, error) {
+func (s *Service) load(ctx context.Context, kind, path, ref string) (all []Stored, leftOut []string, err error) {
 	if ref != "" {
-		n, err := Normalize(ref)
-		if err != nil {
-			return nil, err
+		if ref, err = Normalize(ref); err != nil {
+			return nil, nil, err
 		}
-		ref = n
 	}
 	t := s.transfers.begin(kind, path, pullKey{})
 	defer t.end()
-	all, err := Contain(s.cfg.Logger, s.cfg.Panicked, path, func() ([]Stored, error) {
-		return s.backend.Import(ctx, path, ref, t.reads)
+	all, err = Contain(s.cfg.Logger, s.cfg.Panicked, path, func() (all []Stored, err error) {
+		all, leftOut, err = s.backend.Import(ctx, path, ref, t.reads)
+		return all, err
 	})
+	if err == nil {
+		err = s.known(ctx, all...)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("import %s: %w", path, err)
+		return nil, nil, fmt.Errorf("import %s: %w", path, err)
 	}
-	for _, st := range all {
-		if err := s.refreshNames(ctx, st); err != nil {
-			return nil, fmt.Errorf("import %s: %w", path, err)
-		}
-	}
-	return all, nil
+	return all, leftOut, nil
 }
 
-// refreshNames reads the names that an image has got.
-func (s *Service) refreshNames(ctx context.Context, st Stored) error {
-	for _, n := range st.NamesGiven() {
-		if err := s.refreshName(ctx, n.String()); err != nil {
-			return err
+// known reads the names that images were given.
+func (s *Service) known(ctx context.Context, all ...Stored) error {
+	for _, st := range all {
+		for _, n := range st.NamesGiven() {
+			if err := s.refreshName(ctx, n.String()); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

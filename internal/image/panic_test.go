@@ -29,7 +29,7 @@ func (p *panicking) Pull(ctx context.Context, ref string, creds Credentials, w W
 	return p.fake.Pull(ctx, ref, creds, w)
 }
 
-func (p *panicking) Import(ctx context.Context, path, ref string, read func(done, total int64)) ([]Stored, error) {
+func (p *panicking) Import(ctx context.Context, path, ref string, read func(done, total int64)) ([]Stored, []string, error) {
 	p.hole()
 	return p.fake.Import(ctx, path, ref, read)
 }

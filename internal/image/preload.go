@@ -261,7 +261,7 @@ func (p *Preload) isHere(f *found) bool {
 // load imports an archive, and remembers it.
 func (p *Preload) load(ctx context.Context, f *found) {
 	began := time.Now()
-	all, err := p.attempt(ctx, f)
+	all, leftOut, err := p.attempt(ctx, f)
 	if ctx.Err() != nil {
 		return
 	}
@@ -275,7 +275,7 @@ func (p *Preload) load(ctx context.Context, f *found) {
 		a.IDs = append(a.IDs, st.ID)
 		names = append(names, st.Name.String())
 	}
-	p.images.cfg.Logger.Info("archive is imported", "archive", f.path, "images", names, "took", time.Since(began))
+	p.images.cfg.Logger.Info("archive is imported", "archive", f.path, "images", names, "left_out", leftOut, "took", time.Since(began))
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.mu.memory[f.path] = a
@@ -285,16 +285,16 @@ func (p *Preload) load(ctx context.Context, f *found) {
 
 // attempt imports an archive. While containerd is away, which says nothing about the archive, it
 // tries again.
-func (p *Preload) attempt(ctx context.Context, f *found) (all []Stored, err error) {
+func (p *Preload) attempt(ctx context.Context, f *found) (all []Stored, leftOut []string, err error) {
 	for range retry.Doubling(ctx.Done(), firstPreload, slowestPreload) {
 		if err = p.cfg.Ready(ctx); err == nil {
-			all, err = p.images.load(ctx, KindPreload, f.path, "")
+			all, leftOut, err = p.images.load(ctx, KindPreload, f.path, "")
 		}
 		if !errdefs.IsUnavailable(err) {
 			break
 		}
 	}
-	return all, err
+	return all, leftOut, err
 }
 
 func (p *Preload) problem(path string, err error) {

@@ -40,7 +40,7 @@ func newArchives(t *testing.T) *archives {
 	return &archives{fake: f, t: t, dir: t.TempDir(), err: map[string]error{}, hold: map[string]chan struct{}{}}
 }
 
-func (a *archives) Import(ctx context.Context, path, _ string, read func(done, total int64)) ([]Stored, error) {
+func (a *archives) Import(ctx context.Context, path, _ string, read func(done, total int64)) ([]Stored, []string, error) {
 	file := filepath.Base(path)
 	a.lock.Lock()
 	a.imported = append(a.imported, file)
@@ -51,16 +51,16 @@ func (a *archives) Import(ctx context.Context, path, _ string, read func(done, t
 		select {
 		case <-hold:
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return nil, nil, ctx.Err()
 		}
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	name, _, _ := strings.Cut(file, ".")
 	st := stored("registry.example/"+name+":1", "sha256:"+name)
 	a.put(st)
-	return []Stored{st}, nil
+	return []Stored{st}, nil, nil
 }
 
 // did returns the archives that were imported since the last question.
@@ -334,11 +334,13 @@ func TestTheNamesInAnArchiveAreRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "oci.tar")
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
-	text := `{"manifests":[{"annotations":{"io.containerd.image.name":"registry.example/a:1"}},{"annotations":{"org.opencontainers.image.ref.name":"busybox"}},{}]}`
+	text := `{"manifests":[{"annotations":{"io.containerd.image.name":"registry.example/a:1"}},
+		{"annotations":{"org.opencontainers.image.ref.name":"bbx:latest"}},
+		{"annotations":{"org.opencontainers.image.ref.name":"latest"}},{}]}`
 	if err := errors.Join(w.WriteHeader(&tar.Header{Name: "./index.json", Mode: 0o600, Size: int64(len(text))}), func() error { _, err := w.Write([]byte(text)); return err }(), w.Close(), os.WriteFile(path, b.Bytes(), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if got := peek(path); !slices.Equal(got, []string{"registry.example/a:1", "docker.io/library/busybox:latest"}) {
+	if got := peek(path); !slices.Equal(got, []string{"registry.example/a:1", "docker.io/library/bbx:latest"}) {
 		t.Errorf("%q", got)
 	}
 	if got := peek(filepath.Join(t.TempDir(), "absent")); len(got) != 0 {

@@ -96,7 +96,7 @@ func (s *Service) pull(ctx context.Context, cancel context.CancelCauseFunc, t *t
 		err = refusal(refused) // the backend's translation knows other errors
 	}
 	if err == nil {
-		err = s.refreshNames(ctx, st)
+		err = s.known(ctx, st)
 	}
 	if err != nil {
 		return "", because(ctx, err)

@@ -176,7 +176,7 @@ func TestTheImageOfSandboxesIsPinned(t *testing.T) {
 	}
 	pause := stored("docker.io/library/pause:latest", imageID)
 	f.put(pause)
-	if err := s.refreshNames(t.Context(), pause); err != nil {
+	if err := s.known(t.Context(), pause); err != nil {
 		t.Fatal(err)
 	}
 	if got := pinned(); len(got) != 1 || got[0] != imageID {

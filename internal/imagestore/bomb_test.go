@@ -36,7 +36,7 @@ func TestALayerDoesNotDecideHowMuchMemoryBerthUses(t *testing.T) {
 			archive, ref := archived(t, img), testregistry.Start(t).Push("team/bomb:1", img)
 			try(t, os.WriteFile("/proc/self/clear_refs", []byte("5"), 0)) // forgets the peak
 			before := peakMemory(t)
-			_, imported := i.Import(t.Context(), archive, "", unread)
+			_, _, imported := i.Import(t.Context(), archive, "", unread)
 			_, pulled := i.Pull(t.Context(), ref, image.Credentials{}, image.Watch{Bytes: func(int) {}, Needs: func([]image.Blob) {}})
 			for how, err := range map[string]error{"imported": imported, "pulled": pulled} {
 				if !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "window of more than 128 MiB") {

@@ -10,6 +10,7 @@ import (
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
@@ -25,7 +26,7 @@ import (
 const maxBlob = 8 << 20
 
 // bounded returns a client on the same containerd that never reads a blob of more than maxBlob
-// bytes into memory. Layers do not pass through it: they are unpacked as a stream.
+// bytes into memory, and gives no image a name. Layers do not pass through it: they are unpacked as a stream.
 func (i *Store) bounded() *containerd.Client {
 	c := i.client.Client()
 	snapshotters := map[string]snapshots.Snapshotter{}
@@ -34,7 +35,7 @@ func (i *Store) bounded() *containerd.Client {
 	}
 	bounded, err := containerd.New("", containerd.WithDefaultNamespace(connection.Namespace), containerd.WithServices(
 		containerd.WithContentStore(boundedStore{c.ContentStore(), i.early}),
-		containerd.WithImageStore(c.ImageService()),
+		containerd.WithImageStore(nameless{c.ImageService()}),
 		containerd.WithDiffService(aloneUnpacker{c.DiffService(), c.ContentStore(), i}),
 		containerd.WithLeasesService(c.LeasesService()),
 		containerd.WithNamespaceService(c.NamespaceService()),
@@ -46,6 +47,13 @@ func (i *Store) bounded() *containerd.Client {
 	}
 	return bounded
 }
+
+// nameless is an image store that gives no names: containerd's client names what it has fetched
+// before berth knows that it can be used.
+type nameless struct{ images.Store }
+
+// Create returns the image, which nothing but the lease of the call keeps.
+func (nameless) Create(_ context.Context, img images.Image) (images.Image, error) { return img, nil }
 
 // trusting is a snapshotter that makes nothing on a layer that is doubted after an unclean boot:
 // the directory of such a layer may be lost.

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/leases"
@@ -131,12 +130,4 @@ func (a *archiveReader) Close() error {
 		errs = append(errs, c())
 	}
 	return errors.Join(errs...)
-}
-
-// keepLayers makes containerd keep the layers of a manifest as long as it keeps the manifest, also
-// where the layers of images are discarded.
-func (i *Store) keepLayers(ctx context.Context, img images.Image) error {
-	cs := i.bounded().ContentStore()
-	label := images.SetChildrenMappedLabels(cs, images.ChildrenHandler(cs), nil)
-	return connection.Native(images.Walk(ctx, images.FilterPlatforms(label, containerd.NewImage(i.bounded(), img).Platform()), img.Target))
 }

@@ -49,20 +49,20 @@ func TestCompressedArchivesAreImported(t *testing.T) {
 	img := imageOf(t, v1Config(), testimage.File{Name: "a", Body: []byte(strings.Repeat("a", 1<<16))})
 	for how := range compressions {
 		path := compress(t, archived(t, img), how)
-		st, err := i.Import(t.Context(), path, "", unread)
+		st, _, err := i.Import(t.Context(), path, "", unread)
 		if err != nil || len(st) != 1 || st[0].Name.String() != "berth.test/hostile:1" {
 			t.Errorf("%s: %+v %v", how, st, err)
 		}
 		b, err := os.ReadFile(path)
 		try(t, err)
 		try(t, os.WriteFile(path, b[:len(b)/2], 0o600))
-		if st, err := i.Import(t.Context(), path, "", unread); err == nil {
+		if st, _, err := i.Import(t.Context(), path, "", unread); err == nil {
 			t.Errorf("half a file of %s: %+v", how, st)
 		}
 	}
 	bz := filepath.Join(t.TempDir(), "image.tar.bz2")
 	try(t, os.WriteFile(bz, []byte("BZh91AY&SY and more"), 0o600))
-	if _, err := i.Import(t.Context(), bz, "", unread); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "gzip or zstd") {
+	if _, _, err := i.Import(t.Context(), bz, "", unread); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "gzip or zstd") {
 		t.Errorf("%v", err)
 	}
 }

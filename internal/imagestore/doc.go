@@ -14,6 +14,9 @@
 //   - A name is never read again to find out what it stands for: what is pulled, unpacked, restored,
 //     repaired or removed is what the caller has in hand.
 //   - Credentials and keys go to the registry and to the layer that they are for.
+//   - An image gets its names when it can be used: its parts are there and its layers unpacked. A pull
+//     or an import that fails has changed no name. Of an archive the images of this node's platform
+//     are taken, and those that name none.
 //   - An artifact is laid out by the rules of package artifact in a layer of its own, which the views of
 //     containers keep, which is made again from the blobs if it is lost, and which goes with its name.
 //     One that cannot be laid out is refused before its layers are fetched.
@@ -43,7 +46,8 @@
 //
 // # Files
 //
-// imagestore.go has the images, pull.go and decrypt.go fetch them, parallel.go and bounded.go are
+// imagestore.go has the images and their names, pull.go and decrypt.go fetch them, archive.go
+// imports them, parallel.go and bounded.go are
 // how, jobs.go, resume.go and views.go have the leases, imageroot.go and volumes.go read what is in
 // an image, artifacts.go has what is not an image, and usage.go measures. layers.go has the layers
 // of containers, idmap.go shifts the owners of their files, unsynced.go mounts them without syncs,

@@ -309,7 +309,7 @@ func TestALayerIsUnpackedOnWholeOnes(t *testing.T) {
 	var st image.Stored
 	for name, make := range map[string]func() error{
 		"an import": func() error {
-			_, err := n.Import(t.Context(), archived(t, img), "", unread)
+			_, _, err := n.Import(t.Context(), archived(t, img), "", unread)
 			return err
 		},
 		"a creation": func() error {

@@ -177,7 +177,7 @@ func TestAnImportThatFindsTheDiskFullGivesItBack(t *testing.T) {
 		testimage.File{Name: "f", Mode: 0o644, Body: noise(16 << 20)},
 		testimage.File{Name: "g", Mode: 0o644, Body: noise(32 << 20)},
 	))
-	_, err := d.store.Import(t.Context(), path, "", unread)
+	_, _, err := d.store.Import(t.Context(), path, "", unread)
 	if kind := image.Kind(err); kind != "disk_full" {
 		t.Errorf("the import ended as %s: %v", kind, err)
 	}

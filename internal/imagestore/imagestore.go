@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,6 +33,9 @@ const (
 	labelManaged = "io.cri-containerd.image"
 	labelPinned  = "io.cri-containerd.pinned"
 )
+
+// managed are the labels of each name.
+var managed = map[string]string{labelManaged: "managed"}
 
 const (
 	// maxConfig bounds the part of an image's configuration that is kept in memory, in bytes as it
@@ -293,101 +295,6 @@ func parseConfig(b []byte) (p parsed, kept int, err error) {
 	return p, len(o.Config), nil
 }
 
-// Import reads an archive and unpacks what is in it. read is called as it goes on.
-func (i *Store) Import(ctx context.Context, path, ref string, read func(done, total int64)) (_ []image.Stored, err error) {
-	defer i.making()()
-	begun := time.Now()
-	ctx, done, err := i.lease(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	defer func() { i.hold(ctx, "", err) }()
-	f, err := os.Open(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrNotFound)
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	opts := []containerd.ImportOpt{
-		containerd.WithImageLabels(map[string]string{labelManaged: "managed"}),
-		containerd.WithSkipMissing(),
-	}
-	if ref != "" {
-		opts = append(opts, containerd.WithImageRefTranslator(func(name string) string {
-			if name == "" || !strings.Contains(name, "/") {
-				return ref
-			}
-			return name
-		}), containerd.WithIndexName(ref))
-	}
-	if i.discards.Load() {
-		opts = append(opts, containerd.WithDiscardUnpackedLayers())
-	}
-	archive, err := plain(&archiveFile{f: f, size: st.Size(), read: read})
-	if err != nil {
-		return nil, err
-	}
-	defer archive.Close()
-	imgs, err := i.bounded().Import(ctx, archive, opts...)
-	if err != nil {
-		return nil, connection.Native(err)
-	}
-	var out []image.Stored
-	for _, img := range imgs {
-		if st, err := i.read(ctx, img); err == nil && st.Checkpoint {
-			if err := i.keepLayers(ctx, img); err != nil {
-				return nil, err
-			}
-			if err := i.name(ctx, st); err != nil {
-				return nil, err
-			}
-			out = append(out, st)
-			continue
-		}
-		if err := i.unpack(ctx, img, i.cfg.Snapshotter); err != nil {
-			return nil, err
-		}
-		if err := i.mend(ctx, img, begun, true); err != nil {
-			return nil, err
-		}
-		st, err := i.read(ctx, img)
-		if err != nil {
-			return nil, err
-		}
-		if err := i.name(ctx, st); err != nil {
-			return nil, err
-		}
-		out = append(out, st)
-	}
-	if len(out) == 0 {
-		return nil, fmt.Errorf("there is no image with a name in it; give one with --ref: %w", errdefs.ErrInvalidArgument)
-	}
-	return out, nil
-}
-
-// archiveFile is an archive that says how much of it was read.
-type archiveFile struct {
-	f    *os.File
-	size int64
-	read func(done, total int64)
-	done int64
-}
-
-// Read reads the next bytes.
-func (a *archiveFile) Read(p []byte) (int, error) {
-	n, err := a.f.Read(p)
-	a.done += int64(n)
-	a.read(a.done, a.size)
-	return n, err
-}
-
 // Unpack makes the snapshots of what a name stood for in a snapshotter. Those that exist are kept.
 func (i *Store) Unpack(ctx context.Context, n image.Name, snapshotter string) error {
 	return i.unpack(connection.Namespaced(ctx), images.Image{Name: n.String(), Target: n.Target()}, snapshotter)
@@ -415,21 +322,24 @@ func (i *Store) unpack(ctx context.Context, img images.Image, snapshotter string
 	return nil
 }
 
-// name stores all names that an image gets. Whatever its names stand for by now, they are for what
-// was pulled or imported. The lease in ctx keeps that meanwhile.
-func (i *Store) name(ctx context.Context, st image.Stored) error {
+// name stores all names of images that can be used, and nothing else in berth names one. Whatever
+// the names stand for by now, they are for what was pulled or imported. The lease in ctx keeps that
+// meanwhile.
+func (i *Store) name(ctx context.Context, all ...image.Stored) error {
 	store := i.client.ImageService()
-	for _, n := range st.NamesGiven() {
-		want := images.Image{Name: n.String(), Target: n.Target(), Labels: map[string]string{labelManaged: "managed"}}
-		_, err := store.Create(ctx, want)
-		if errdefs.IsAlreadyExists(connection.Native(err)) {
-			_, err = store.Update(ctx, want, "target", "labels."+labelManaged)
-		}
-		if errdefs.IsNotFound(connection.Native(err)) { // it was removed meanwhile
-			_, err = store.Create(ctx, want)
-		}
-		if err != nil {
-			return fmt.Errorf("store image name %s: %w", n, connection.Native(err))
+	for _, st := range all {
+		for _, n := range st.NamesGiven() {
+			want := images.Image{Name: n.String(), Target: n.Target(), Labels: managed}
+			var err error = errdefs.ErrNotFound
+			for tries := 0; errdefs.IsNotFound(err) && tries < 3; tries++ { // it may be removed meanwhile
+				if _, err = store.Create(ctx, want); errdefs.IsAlreadyExists(connection.Native(err)) {
+					_, err = store.Update(ctx, want, "target", "labels."+labelManaged)
+				}
+				err = connection.Native(err)
+			}
+			if err != nil {
+				return fmt.Errorf("store image name %s: %w", n, err)
+			}
 		}
 	}
 	return nil

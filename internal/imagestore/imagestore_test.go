@@ -72,7 +72,7 @@ func imageOf(t *testing.T, cfg v1.Config, files ...testimage.File) v1.Image {
 // imported imports an image under a name.
 func imported(t *testing.T, i *Store, img v1.Image) image.Stored {
 	t.Helper()
-	st, err := i.Import(t.Context(), archived(t, img), "", unread)
+	st, _, err := i.Import(t.Context(), archived(t, img), "", unread)
 	if err != nil || len(st) != 1 {
 		t.Fatalf("%v %v", st, err)
 	}
@@ -215,11 +215,11 @@ func TestAnImageDoesNotEatMemory(t *testing.T) {
 			t.Errorf("it was fetched: %s %s", r.Method, r.Path)
 		}
 	}
-	if _, err := i.Import(t.Context(), archived(t, huge), "", unread); !errdefs.IsInvalidArgument(err) {
+	if _, _, err := i.Import(t.Context(), archived(t, huge), "", unread); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("import: %v", err)
 	}
 	cfg.Labels = map[string]string{"x": strings.Repeat("x", maxConfig)} // it can be read, but not kept for each image
-	if _, err := i.Import(t.Context(), archived(t, imageOf(t, cfg)), "", unread); !errdefs.IsInvalidArgument(err) {
+	if _, _, err := i.Import(t.Context(), archived(t, imageOf(t, cfg)), "", unread); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("import of a large configuration: %v", err)
 	}
 	if n := i.parsed.Len(); n != 0 {
@@ -288,7 +288,7 @@ func TestAnArchiveStaysInItsRoot(t *testing.T) {
 		"a hard link by a link": {{Name: "out", Mode: fs.ModeSymlink | 0o777, Target: outside}, {Name: "h", Mode: 0o777, Target: "out/victim"}},
 		"a mode through a link": {{Name: "v", Mode: fs.ModeSymlink | 0o777, Target: victim}, {Name: "v", Mode: fs.ModeSetuid | 0o777, Target: "v"}},
 	} {
-		_, err := i.Import(t.Context(), archived(t, imageOf(t, v1Config(), files...)), "", unread) // refused, or unpacked within its root
+		_, _, err := i.Import(t.Context(), archived(t, imageOf(t, v1Config(), files...)), "", unread) // refused, or unpacked within its root
 		st, serr := os.Stat(victim)
 		b, rerr := os.ReadFile(victim)
 		if serr != nil || rerr != nil || st.Mode() != 0o600 || string(b) != "host" || links(st) != 1 {
@@ -303,7 +303,7 @@ func TestAnArchiveStaysInItsRoot(t *testing.T) {
 	if err := os.WriteFile(path, endlessIndex(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := i.Import(t.Context(), path, "", unread); err == nil {
+	if _, _, err := i.Import(t.Context(), path, "", unread); err == nil {
 		t.Error("an index of 64 MiB was read")
 	}
 }

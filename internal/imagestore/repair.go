@@ -474,7 +474,7 @@ func (i *Store) mend(ctx context.Context, img images.Image, begun time.Time, con
 	if i.keeper == nil || i.cfg.Snapshotter != overlay {
 		return nil
 	}
-	chain, blobs, _, err := i.imageLayers(ctx, img)
+	chain, blobs, diffIDs, err := i.imageLayers(ctx, img)
 	if errors.Is(err, errArtifact) { // laid out from its blobs, and nobody can write to it
 		return nil
 	}
@@ -500,7 +500,8 @@ func (i *Store) mend(ctx context.Context, img images.Image, begun time.Time, con
 		if _, before := i.looked.LoadOrStore(item, nil); before && !contents && !wrong && !d.unsynced(item) {
 			continue
 		}
-		if err := d.lookInto(ctx, item, blobs[n].Digest, contents || wrong); err != nil {
+		from := source{blob: blobs[n], diffID: diffIDs[n], names: []images.Image{img}}
+		if err := d.lookInto(ctx, item, from, contents || wrong); err != nil {
 			i.looked.Delete(item)
 			return fmt.Errorf("layer %s: %w", item.ID, err)
 		}
@@ -509,8 +510,8 @@ func (i *Store) mend(ctx context.Context, img images.Image, begun time.Time, con
 	return nil
 }
 
-// lookInto compares a layer with its index, and repairs it.
-func (d durability) lookInto(ctx context.Context, item durable.Item, blob digest.Digest, contents bool) error {
+// lookInto compares a layer with its index, and repairs it from the image that has it.
+func (d durability) lookInto(ctx context.Context, item durable.Item, from source, contents bool) error {
 	at, err := d.dirOf(ctx, item)
 	if err != nil {
 		return err
@@ -533,22 +534,18 @@ func (d durability) lookInto(ctx context.Context, item durable.Item, blob digest
 	default:
 		return why
 	}
-	if _, err := d.client.ContentStore().Info(ctx, blob); err != nil {
+	if _, err := d.client.ContentStore().Info(ctx, from.blob.Digest); err != nil {
 		if !wrong { // it can be read, and is checked after the next unclean boot
 			return nil
 		}
-		return fmt.Errorf("it is wrong, and its blob %s: %w", blob, connection.Native(err))
+		return fmt.Errorf("it is wrong, and its blob %s: %w", from.blob.Digest, connection.Native(err))
 	}
-	_, err = d.repair(ctx, item, at, why)
+	_, err = d.repair(ctx, item, at, []source{from}, why)
 	return err
 }
 
 // repair unpacks a layer again that nobody doubts. It lacks the mark until it is on the disk.
-func (d durability) repair(ctx context.Context, item durable.Item, at layerDir, why error) (durable.Outcome, error) {
-	from, err := d.sourcesOf(ctx, item.ID)
-	if err != nil {
-		return "", err
-	}
+func (d durability) repair(ctx context.Context, item durable.Item, at layerDir, from []source, why error) (durable.Outcome, error) {
 	outcome, err := d.remake(ctx, item, at, from, why)
 	if err == nil && d.cfg.Checked != nil {
 		d.cfg.Checked(item, outcome)

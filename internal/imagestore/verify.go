@@ -40,8 +40,9 @@ func (i *Store) Verify(ctx context.Context, name image.Name, repair bool) ([]ima
 	} else if chain, layers, _, err = i.imageLayers(ctx, img); err != nil {
 		return nil, fmt.Errorf("verify image %s: %w", name, err)
 	}
+	checkpoint := false
 	if p, err := i.parse(ctx, img); err == nil && a == nil {
-		blobs = append(blobs, p.configDigest)
+		blobs, checkpoint = append(blobs, p.configDigest), p.checkpoint
 	}
 	for _, l := range layers {
 		blobs = append(blobs, l.Digest)
@@ -65,15 +66,15 @@ func (i *Store) Verify(ctx context.Context, name image.Name, repair bool) ([]ima
 		}
 		parts = append(parts, failed(p, err))
 	}
-	if i.cfg.Snapshotter != overlay || len(chain) == 0 {
+	if len(chain) == 0 || checkpoint {
 		return parts, ctx.Err()
 	}
-	items, err := d.Below(ctx, overlay, chain[len(chain)-1])
-	if errdefs.IsNotFound(err) { // it is not unpacked
-		return parts, ctx.Err()
+	items, err := d.Below(ctx, i.cfg.Snapshotter, chain[len(chain)-1])
+	if errdefs.IsNotFound(err) {
+		return append(parts, d.verifyPacked(ctx, img, chain[len(chain)-1], repair)), ctx.Err()
 	}
-	if err != nil {
-		return nil, err
+	if err != nil || i.cfg.Snapshotter != overlay {
+		return parts, cmp.Or(err, ctx.Err())
 	}
 	for _, item := range items {
 		if a != nil {
@@ -83,6 +84,19 @@ func (i *Store) Verify(ctx context.Context, name image.Name, repair bool) ([]ima
 		parts = append(parts, d.verifyLayer(ctx, item, repair))
 	}
 	return parts, ctx.Err()
+}
+
+// verifyPacked says of an image that is not unpacked whether it can be. That is known once it was
+// unpacked, which a repair does.
+func (d durability) verifyPacked(ctx context.Context, img images.Image, chainID string, repair bool) image.Part {
+	p := image.Part{Kind: string(durable.Layer), ID: chainID, Outcome: image.PartRepaired}
+	if !repair {
+		p.Outcome, p.Detail = image.PartUnknown, "it is not unpacked, and may not be whole"
+	} else if err := d.unpack(ctx, img, d.cfg.Snapshotter); err != nil {
+		p.Outcome = image.PartWrong
+		p.Detail = fmt.Sprintf("it cannot be unpacked, so remove the image, and pull or import it again: %s", err)
+	}
+	return p
 }
 
 func (d durability) verifyArtifact(ctx context.Context, item durable.Item, repair bool) image.Part {
@@ -130,7 +144,11 @@ func (d durability) verifyLayer(ctx context.Context, item durable.Item, repair b
 	if !repair || d.keeper == nil {
 		return p
 	}
-	outcome, err := d.repair(ctx, item, at, why)
+	from, err := d.sourcesOf(ctx, item.ID)
+	var outcome durable.Outcome
+	if err == nil {
+		outcome, err = d.repair(ctx, item, at, from, why)
+	}
 	if err != nil {
 		p.Detail = fmt.Sprintf("%s; it cannot be repaired from this node, so pull the image again: %s", p.Detail, connection.Native(err))
 		return p

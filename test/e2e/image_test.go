@@ -13,7 +13,10 @@ import (
 	"sync"
 	"testing"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -165,12 +168,44 @@ func TestDockerArchivesAreImported(t *testing.T) {
 	if err := testimage.WriteDockerArchive(path, "localhost/docker:1", img); err != nil {
 		t.Fatal(err)
 	}
-	names, err := n.Import(t.Context(), path, "")
-	if err != nil || len(names) != 1 || names[0] != "localhost/docker:1" {
-		t.Fatalf("%v %v", names, err)
+	in, err := n.Import(t.Context(), path, "")
+	if err != nil || len(in.Names) != 1 || in.Names[0] != "localhost/docker:1" || len(in.LeftOut) != 0 {
+		t.Fatalf("%+v %v", in, err)
 	}
 	if _, err := n.Import(t.Context(), n.Dir+"/absent.tar", ""); status.Code(err) != codes.NotFound {
 		t.Errorf("%v", err)
+	}
+}
+
+// An archive whose layer cannot be unpacked took the name of a good image, and no pod could be made
+// of it. The name is as skopeo writes it, which was not found again: PROPERTIES 58.
+func TestABadArchiveTakesNoName(t *testing.T) {
+	t.Parallel()
+	n := node.Start(t, node.Options{})
+	good, err := testimage.Busybox()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad, err := testimage.Image(v1.Config{}, static.NewLayer([]byte(strings.Repeat("not a tar ", 1000)), types.OCIUncompressedLayer))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, img := range map[string]v1.Image{"good.tar": good, "bad.tar": bad} {
+		if err := testimage.WriteOCIArchive(filepath.Join(n.Dir, name), "bbx:latest", img); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, err := n.Command("import", n.Dir+"/good.tar").CombinedOutput(); err != nil || !strings.Contains(string(out), "docker.io/library/bbx:latest") {
+		t.Fatalf("%s%v", out, err)
+	}
+	if out, err := n.Command("import", n.Dir+"/bad.tar").CombinedOutput(); err == nil {
+		t.Errorf("a layer that is not a tar was imported: %s", out)
+	}
+	cfg := n.PodConfig()
+	c := node.ContainerConfig("c", "sh", "-c", "exit 7")
+	c.Image = &runtimeapi.ImageSpec{Image: "bbx:latest"}
+	if st := n.Ended(n.Run(n.Pod(cfg), cfg, c)); st.GetExitCode() != 7 {
+		t.Errorf("the good image ended with %d: %s", st.GetExitCode(), st.GetMessage())
 	}
 }
 

@@ -280,8 +280,8 @@ func (s *imageStore) Pull(_ context.Context, ref string, _ image.Credentials, _ 
 	return s.put(ref), nil
 }
 
-func (s *imageStore) Import(context.Context, string, string, func(done, total int64)) ([]image.Stored, error) {
-	return nil, errors.New("nothing is imported here")
+func (s *imageStore) Import(context.Context, string, string, func(done, total int64)) ([]image.Stored, []string, error) {
+	return nil, nil, errors.New("nothing is imported here")
 }
 func (s *imageStore) Unpack(context.Context, image.Name, string) error { return nil }
 func (s *imageStore) Checkpoint(context.Context, string) (io.ReadCloser, error) {
