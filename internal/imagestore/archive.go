@@ -80,7 +80,8 @@ func readArchive(ctx context.Context, cs content.Store, path string, read func(d
 	if err != nil {
 		return index, connection.Native(err)
 	}
-	return index, readInto(ctx, cs, desc, &index)
+	err = readInto(ctx, cs, desc, &index)
+	return index, err
 }
 
 // archiveFile is an archive that says how much of it was read.

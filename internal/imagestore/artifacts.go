@@ -83,7 +83,10 @@ func manifestOf(ctx context.Context, cs content.Provider, target ocispec.Descrip
 	}
 	m.desc = desc
 	m.checkpoint = !m.isArtifact() && (m.checkpoint || isCheckpoint(m.Annotations))
-	return m, m.check()
+	if err := m.check(); err != nil {
+		return nil, err
+	}
+	return m, nil
 }
 
 // check refuses an artifact or a checkpoint whose manifest does not say that it is one: it could be
@@ -133,16 +136,16 @@ func readInto(ctx context.Context, cs content.Provider, desc ocispec.Descriptor,
 }
 
 // parsed returns what the image service wants to know of an artifact.
-func (a *manifestForNode) parsed(target ocispec.Descriptor) parsed {
-	size := artifact.Size(a.Manifest) + a.desc.Size
-	if target.Digest != a.desc.Digest {
+func (m *manifestForNode) parsed(target ocispec.Descriptor) parsed {
+	size := artifact.Size(m.Manifest) + m.desc.Size
+	if target.Digest != m.desc.Digest {
 		size += target.Size
 	}
 	return parsed{
-		id:       a.desc.Digest,
-		chainID:  artifact.ChainID(a.desc.Digest),
+		id:       m.desc.Digest,
+		chainID:  artifact.ChainID(m.desc.Digest),
 		size:     size,
-		artifact: cmp.Or(artifact.Type(a.Manifest), "unknown"),
+		artifact: cmp.Or(artifact.Type(m.Manifest), "unknown"),
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"math/bits"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -35,6 +36,9 @@ var metaKeys = [][]byte{keyVersion, keyOwner, keyEpoch, keyFolded, keyTotal}
 
 // buckets are the names of the buckets.
 var buckets = [][]byte{bucketMeta, KindSandbox.bucket(), KindContainer.bucket()}
+
+// allMetaKeys are the same and keyCheck.
+var allMetaKeys = slices.Concat(metaKeys, [][]byte{keyCheck})
 
 // checkOf returns the check of what get has.
 func checkOf(get func(key []byte) []byte) []byte {
@@ -123,10 +127,9 @@ func readOnce(b []byte) (content, *pages, error) {
 		switch p.nearest(it.key, buckets) {
 		case 0:
 			p.bucket(it.value, func(it item) {
-				keys := append(metaKeys, keyCheck)
-				if i := p.nearest(it.key, keys); i >= 0 {
+				if i := p.nearest(it.key, allMetaKeys); i >= 0 {
 					p.is(it, false)
-					c.meta[string(keys[i])] = it.value
+					c.meta[string(allMetaKeys[i])] = it.value
 				}
 			})
 		case 1:
@@ -150,7 +153,7 @@ func (p *pages) checkMeta(c content) {
 	if c.meta[string(keyCheck)] == nil || c.isChecked() {
 		return
 	}
-	for _, k := range append(metaKeys, keyCheck) {
+	for _, k := range allMetaKeys {
 		if flipped(c.meta[string(k)], c.isChecked) {
 			p.mended++
 			return
@@ -291,7 +294,7 @@ func (c content) write(path string) (kept string, err error) {
 		}
 		for kind, values := range c.records {
 			b, berr := tx.CreateBucket(kind.bucket())
-			if err = errors.Join(err, berr); err != nil {
+			if err := errors.Join(err, berr); err != nil {
 				return err
 			}
 			for k, v := range values {

@@ -32,7 +32,7 @@ type slowConn struct {
 // Read implements net.Conn.
 func (c *slowConn) Read(b []byte) (int, error) {
 	c.may.RLock()
-	c.may.RUnlock() //nolint:staticcheck // it waits
+	c.may.RUnlock() //nolint:staticcheck,gocritic // it waits
 	return c.Conn.Read(b)
 }
 
@@ -70,6 +70,7 @@ func slowSocket(protocol string) func(t *testing.T, at string) slowClient {
 		t.Helper()
 		conn, u := dialSlowly(t, at)
 		u.Scheme = "ws" // what is below has TLS already
+		//nolint:bodyclose,staticcheck // it takes this connection, and the answer to a change of the protocol has none
 		socket, _, err := websocket.NewClient(conn, u, http.Header{"Sec-Websocket-Protocol": {protocol}}, 1024, 1024)
 		if err != nil {
 			t.Fatal(err)
@@ -240,6 +241,7 @@ func TestAClientEndsItsInputOverAWebSocket(t *testing.T) {
 	s := serve(t, w, nil)
 	_, u := dialSlowly(t, s.execURL(t, execRequest()))
 	u.Scheme = "ws"
+	//nolint:bodyclose // the answer to a change of the protocol has none
 	conn, _, err := (&websocket.Dialer{Subprotocols: []string{v5Protocol}}).DialContext(t.Context(), u.String(), nil)
 	if err != nil {
 		t.Fatal(err)

@@ -101,6 +101,10 @@ func TestPullsGoThroughTheProxiesOfTheEnvironment(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// net/http reads the variables once in a process: before they are those of berth.
+	if _, err := http.ProxyFromEnvironment(&http.Request{URL: &url.URL{Scheme: "http", Host: direct}}); err != nil {
+		t.Fatal(err)
+	}
 	t.Setenv("HTTP_PROXY", p.URL)
 	t.Setenv("HTTPS_PROXY", p.URL)
 	t.Setenv("NO_PROXY", "0.0.0.0")
