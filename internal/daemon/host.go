@@ -15,6 +15,7 @@ import (
 	"berth/internal/pod"
 	"berth/internal/selinux"
 	"berth/internal/spec"
+	"berth/internal/unpack"
 )
 
 // host is what this host, and berth's installation on it, have for pods.
@@ -51,6 +52,9 @@ func (d *daemon) openHost() error {
 	}
 	if h.labels != nil { // a nil *selinux.Labels would not be a nil interface
 		h.SELinux = h.labels
+	}
+	if err := unpack.Fence(); err != nil && d.embeds() {
+		d.log.Warn("the process that unpacks a layer can open every file of the host", "err", err)
 	}
 	if h.MinOOMScoreAdj > -1000 {
 		d.log.Warn("oom_score_adj of pods cannot be lowered: berth lacks CAP_SYS_RESOURCE", "least", h.MinOOMScoreAdj)

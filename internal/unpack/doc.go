@@ -16,7 +16,9 @@
 //   - The process is among the first that the OOM killer ends, and has a lower priority than berth for
 //     the processors and the disk. On Linux 6.12 or newer whatever of berth's wakes up gets the processor
 //     from it at once.
-//   - The process reaches no network, and has no capability that writing files does not take.
+//   - The process reaches no network, has no capability that writing files does not take, and opens
+//     nothing but what is below the directories of the layer, its parents and its index, where the
+//     kernel has Landlock (Linux 5.19, see [Fence]).
 //   - What it has unpacked is written back while it unpacks the rest. It opens nothing for that but
 //     regular files below the directory.
 //   - What makes the process end or panic is an error of that layer, and of nothing else.

@@ -102,6 +102,9 @@ func init() {
 		new(guard).answer(err, answer{})
 	}
 	yield(r.Idle)
+	if err := r.fence(); err != nil {
+		new(guard).answer(err, answer{})
+	}
 	a, err := r.carryOut(context.Background(), layer)
 	if err == nil {
 		err = g.check(r.Memory)
