@@ -157,6 +157,13 @@ func (c *creator) sourceOf(ctx context.Context, p *unit, config *runtimeapi.Cont
 	from := source{archive: ref, done: func() {}}
 	if !filepath.IsAbs(ref) {
 		img, err := c.images.Resolve(ref)
+		// A kubelet names an image by its ID. What its user has called it speaks for it, and not the name
+		// under which it came here first, as long as both are the same image.
+		if user := config.GetImage().GetUserSpecifiedImage(); err == nil && user != "" && user != ref {
+			if named, err := c.images.Resolve(user); err == nil && named.ID == img.ID {
+				img = named
+			}
+		}
 		if err == nil {
 			err = mayRun(img, ref)
 		}

@@ -171,7 +171,8 @@ func (c *conn) progress() (acked uint64, left int) {
 // ignoreInput makes the kernel drop what the client of a parting connection sends from now on,
 // and nothing else: it then goes on sending what is left after berth has closed the connection, or
 // has ended, and a ping of the client does not draw a reset. It is a filter that keeps the header
-// of each segment.
+// of each segment. Where the kernel refuses it, as one may refuse it to a process without
+// capabilities, a client that is behind when berth stops can lose its end.
 func (c *conn) ignoreInput() {
 	if !c.isParting() {
 		return

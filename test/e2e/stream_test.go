@@ -337,3 +337,47 @@ func TestTheInputEndsWithItsClientAlsoIfBerthIsKilled(t *testing.T) {
 	}
 	node.ExpectExit(t, n.Ended(id), 7, "Error")
 }
+
+// PROPERTIES 60: a client that reads nothing until the call has ended, and then sends pings, gets each byte
+// and the code. berth closed the connection behind the last word, and the kernel answered a ping with a
+// reset. It is so as well where berth has stopped meanwhile: then the kernel alone delivers the rest.
+func TestASlowReaderGetsItsEnd(t *testing.T) {
+	t.Parallel()
+	n := node.Start(t, node.Options{})
+	_, id := n.Sh("sleep 1000")
+	const size = 300_000
+	for i, stops := range []bool{false, true} {
+		conn, tcp := client.WebSocket(t, execURL(t, n, &runtimeapi.ExecRequest{
+			ContainerId: id,
+			Cmd:         []string{"sh", "-c", fmt.Sprintf("head -c %d /dev/zero; exit 3", size)},
+			Stdout:      true,
+		}))
+		if err := tcp.SetReadBuffer(4096); err != nil {
+			t.Fatal(err)
+		}
+		n.Until("the call has ended", func() bool { return strings.Count(n.Berth.Output(), "access ended") > i })
+		if stops {
+			n.Berth.Kill(syscall.SIGTERM)
+		}
+		for range 3 {
+			if _, err := tcp.Write([]byte{0x89, 0x80, 0, 0, 0, 0}); err != nil {
+				t.Error(err)
+			}
+		}
+		var got [5]bytes.Buffer
+		for {
+			var b []byte
+			if err := websocket.Message.Receive(conn, &b); err != nil {
+				break
+			}
+			if len(b) > 0 {
+				got[b[0]].Write(b[1:])
+			}
+		}
+		if status := got[errorChannel].String(); got[stdoutChannel].Len() != size || !strings.Contains(status, `"3"`) {
+			t.Errorf("stops %t: got %d of %d bytes, and the status %q", stops, got[stdoutChannel].Len(), size, status)
+		}
+		_ = conn.Close()
+	}
+	n.StartBerth()
+}
