@@ -28,8 +28,8 @@ var boundless = map[string]string{
 }
 
 // PROPERTIES 51: what waits for ever waits alone. A receive stands in a select with another case,
-// and neither Wait without a context nor a lock without one is called, but where it is said why that
-// ends.
+// and neither Wait without a context nor a lock without one is called, but where it is said why
+// that ends.
 func TestEveryWaitOfPodsHasAnotherBranch(t *testing.T) {
 	unused := maps.Clone(boundless)
 	for _, f := range rooms(t)["internal/pod"] {

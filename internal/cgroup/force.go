@@ -16,11 +16,11 @@ import (
 	"berth/internal/pidfd"
 )
 
-// Force does all that can be done about a process p that was killed and has not ended. A process can
-// keep p from its end by tracing it, and a frozen group does so with cgroup v1. So Force thaws the
-// group dir and all groups below it, and sends SIGKILL to their processes; then to all that are in
-// the PID namespace whose first process p is, wherever they are; and takes those of them that another
-// group freezes out of that one's freezer. It waits for none of them. dir may be "".
+// Force does all that can be done about a process p that was killed and has not ended. A process
+// can keep p from its end by tracing it, and a frozen group does so with cgroup v1. So Force thaws
+// the group dir and all groups below it, and sends SIGKILL to their processes; then to all that are
+// in the PID namespace whose first process p is, wherever they are; and takes those of them that
+// another group freezes out of that one's freezer. It waits for none of them. dir may be "".
 //
 // held says what kept p from its end before, as far as /proc says that.
 func Force(dir string, p pidfd.Process) (held string, err error) {
@@ -46,8 +46,8 @@ func Force(dir string, p pidfd.Process) (held string, err error) {
 	return held, errors.Join(errs...)
 }
 
-// waitsForOthers is the function of the kernel in which the first process of a PID namespace waits, at
-// its end, for that of all others in there.
+// waitsForOthers is the function of the kernel in which the first process of a PID namespace waits,
+// at its end, for that of all others in there.
 const waitsForOthers = "zap_pid_ns_processes"
 
 // heldBy describes what a process does instead of ending, and which group freezes it.
@@ -135,8 +135,8 @@ func frozenIn(pid int) (dir string, frozen bool) {
 	return "", false
 }
 
-// FrozenBy returns the group in which a process is frozen, by that group or by one above it; "" if it is not, or
-// if that cannot be told now.
+// FrozenBy returns the group in which a process is frozen, by that group or by one above it; "" if
+// it is not, or if that cannot be told now.
 func FrozenBy(pid int) string {
 	if dir, frozen := frozenIn(pid); frozen {
 		return dir

@@ -214,8 +214,8 @@ func (n *node) expectNothingLeft(t *testing.T) {
 	}
 }
 
-// PROPERTIES 43: a checkpoint reads all of a container's memory, and was in no record of accesses. One
-// that cannot be put on record does not happen.
+// PROPERTIES 43: a checkpoint reads all of a container's memory, and was in no record of accesses.
+// One that cannot be put on record does not happen.
 func TestACheckpointIsOnRecordBeforeItBegins(t *testing.T) {
 	n := newNode(t)
 	full := errors.New("the disk is full")

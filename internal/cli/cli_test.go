@@ -237,8 +237,8 @@ func TestRemoveRefusesWhatIsRunning(t *testing.T) {
 	}
 }
 
-// What becomes of containers comes from the timeline, without the steps in between, and goes on until
-// somebody ends it.
+// What becomes of containers comes from the timeline, without the steps in between, and goes on
+// until somebody ends it.
 func TestEventsComeFromTheTimeline(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -352,7 +352,8 @@ func TestPlayRunsInitContainersFirst(t *testing.T) {
 	if left, _ := filepath.Glob(filepath.Join(dir, "v", "*")); len(left) > 0 {
 		t.Errorf("play --rm leaves %v", left)
 	}
-	// What was looked at for runAsNonRoot and pulled is what runs, whatever the name stands for by then.
+	// What was looked at for runAsNonRoot and pulled is what runs, whatever the name stands for by
+	// then.
 	if got := f.created[0].GetImage(); got.GetImage() != "sha256:pulled" || got.GetUserSpecifiedImage() != "a" {
 		t.Errorf("PROPERTIES 57: the container is made from %v", got)
 	}
@@ -461,7 +462,8 @@ func TestServeTakesItsSettingsFromFileFlagsAndSet(t *testing.T) {
 	says(t, "--root", problem, "root", "absolute")
 }
 
-// A user's berth serves streams beside its CRI socket, wherever that is, unless the user says where.
+// A user's berth serves streams beside its CRI socket, wherever that is, unless the user says
+// where.
 func TestStreamsAreServedBesideTheSocket(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.toml")
 	long := "/" + strings.Repeat("x", 95) + ".sock" // for a socket, and not for one beside it

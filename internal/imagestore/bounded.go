@@ -26,7 +26,8 @@ import (
 const maxBlob = 8 << 20
 
 // bounded returns a client on the same containerd that never reads a blob of more than maxBlob
-// bytes into memory, and gives no image a name. Layers do not pass through it: they are unpacked as a stream.
+// bytes into memory, and gives no image a name. Layers do not pass through it: they are unpacked as
+// a stream.
 func (i *Store) bounded() *containerd.Client {
 	c := i.client.Client()
 	snapshotters := map[string]snapshots.Snapshotter{}
@@ -142,8 +143,8 @@ type blobWriter struct {
 	ref   string
 }
 
-// Write writes the next bytes. They are hashed here, or sent to the containerd that hashes them: whoever
-// waits for anything else goes first.
+// Write writes the next bytes. They are hashed here, or sent to the containerd that hashes them:
+// whoever waits for anything else goes first.
 func (w blobWriter) Write(p []byte) (n int, err error) {
 	processors.Behind(func() { n, err = w.Writer.Write(p) })
 	w.store.early.wrote(n)

@@ -45,8 +45,8 @@ func isCheckpoint(annotations map[string]string) bool {
 
 // Checkpoint returns the archive of a checkpoint, which is the layer of the manifest that is its
 // ID, without the compression. What is read stays on this node until the caller closes it, also if
-// the image is removed meanwhile. ErrNotFound: the layer is not on this node. ErrInvalidArgument: the
-// image does not hold it as one layer.
+// the image is removed meanwhile. ErrNotFound: the layer is not on this node. ErrInvalidArgument:
+// the image does not hold it as one layer.
 func (i *Store) Checkpoint(ctx context.Context, id string) (io.ReadCloser, error) {
 	ctx, done, err := i.lease(ctx)
 	if err != nil {

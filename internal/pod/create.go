@@ -46,7 +46,8 @@ type creator struct {
 // create makes a container and returns once it is CREATED. What it made is undone if it fails.
 func (c *creator) create(ctx context.Context, id string, p *unit, config *runtimeapi.ContainerConfig) error {
 	began := time.Now()
-	// Its handler could make the pod, unless another runtime has made it, which shifts owners by itself.
+	// Its handler could make the pod, unless another runtime has made it, which shifts owners by
+	// itself.
 	if err := c.userns.check(ctx, p.sandbox.Config, p.handler); err != nil {
 		return fmt.Errorf("sandbox %s has a user namespace: %w", p.id, err)
 	}
@@ -157,8 +158,8 @@ func (c *creator) sourceOf(ctx context.Context, p *unit, config *runtimeapi.Cont
 	from := source{archive: ref, done: func() {}}
 	if !filepath.IsAbs(ref) {
 		img, err := c.images.Resolve(ref)
-		// A kubelet names an image by its ID. What its user has called it speaks for it, and not the name
-		// under which it came here first, as long as both are the same image.
+		// A kubelet names an image by its ID. What its user has called it speaks for it, and not
+		// the name under which it came here first, as long as both are the same image.
 		if user := config.GetImage().GetUserSpecifiedImage(); err == nil && user != "" && user != ref {
 			if named, err := c.images.Resolve(user); err == nil && named.ID == img.ID {
 				img = named

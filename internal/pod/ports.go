@@ -140,11 +140,11 @@ type Layers interface {
 	// RenewSnapshot undoes all changes in a writable layer. It can be cut off and called again: a
 	// view named spare keeps the layers below meanwhile.
 	RenewSnapshot(ctx context.Context, snapshotter, key, spare string) error
-	// ApplyChanges makes the changes that a tar of a layer has in a writable layer. It can be cut off
-	// and called again.
+	// ApplyChanges makes the changes that a tar of a layer has in a writable layer. It can be cut
+	// off and called again.
 	ApplyChanges(ctx context.Context, snapshotter, key, changes string) error
-	// MountImage makes a view of an image's chain, safe from containerd's garbage collection until it
-	// is deleted (DeleteSnapshot), and mounts it at dir: nosuid, nodev, and read-only unless a
+	// MountImage makes a view of an image's chain, safe from containerd's garbage collection until
+	// it is deleted (DeleteSnapshot), and mounts it at dir: nosuid, nodev, and read-only unless a
 	// writable one is asked for. ErrNotFound says that the image is not unpacked.
 	MountImage(ctx context.Context, v ImageView) error
 }
@@ -154,9 +154,9 @@ var ErrLayerLost = errors.New("a directory of its layers is missing")
 
 // Tasks are the processes that shims run.
 type Tasks interface {
-	// CreateTask makes the task and its process, which does not run the user's program yet. The task
-	// of a container that is restored has no process; its PID is 0. ErrLayerLost says that a directory
-	// of the layers that it runs on is missing.
+	// CreateTask makes the task and its process, which does not run the user's program yet. The
+	// task of a container that is restored has no process; its PID is 0. ErrLayerLost says that a
+	// directory of the layers that it runs on is missing.
 	CreateTask(ctx context.Context, o TaskRequest) (pid uint32, err error)
 	StartTask(ctx context.Context, id string) error
 	// RestoreTask has the task's process, which CreateTask did not make, restored from the
@@ -166,14 +166,15 @@ type Tasks interface {
 	// DeleteTask removes the task and makes sure that nothing of it is left: neither in
 	// containerd's task list nor as a shim.
 	DeleteTask(ctx context.Context, id string) error
-	// EndLeft ends and removes what a start may have left of a container of which neither containerd
-	// nor the shim knows: processes, records of the OCI runtime, the bundle, the control group. It
-	// looks through the node's processes. What is absent is a success.
+	// EndLeft ends and removes what a start may have left of a container of which neither
+	// containerd nor the shim knows: processes, records of the OCI runtime, the bundle, the control
+	// group. It looks through the node's processes. What is absent is a success.
 	EndLeft(ctx context.Context, id string) error
 	TaskState(ctx context.Context, id string) (TaskState, error)
 	// WaitTask returns when the task's process ended, with what the shim measured.
 	WaitTask(ctx context.Context, id string) (TaskState, error)
-	// Publishes reports whether berth is told of the ends of tasks by containerd's event stream now.
+	// Publishes reports whether berth is told of the ends of tasks by containerd's event stream
+	// now.
 	Publishes() bool
 	// UpdateTask changes the cgroup settings of a task that runs: those that r sets. With
 	// ErrInvalidArgument or ErrFailedPrecondition the OCI runtime has refused, and may have set a
@@ -185,16 +186,16 @@ type Tasks interface {
 type Shims interface {
 	// Sandboxer returns a sandbox controller of containerd's.
 	Sandboxer(name string) Sandboxer
-	// StartShim starts the shim of a sandbox without a process. It serves the containers' tasks until
-	// EndShim, also while there are none. ErrAlreadyExists says that containerd knows one. CreateTask
-	// is ErrNotFound for a container whose sandbox has lost its shim.
+	// StartShim starts the shim of a sandbox without a process. It serves the containers' tasks
+	// until EndShim, also while there are none. ErrAlreadyExists says that containerd knows one.
+	// CreateTask is ErrNotFound for a container whose sandbox has lost its shim.
 	StartShim(ctx context.Context, r SandboxRequest) error
 	// EndShim ends it, and makes sure that nothing of it is left. A shim that other pods share goes
 	// on.
 	EndShim(ctx context.Context, id string) error
-	// JoinGroup chooses the group of sandboxes without a process that a new one of the handler shares
-	// a shim with; "" for a shim of its own. It may ask a shim, which takes a second at most. Whoever
-	// calls it puts the group on record before anything is made, or calls LeaveGroup.
+	// JoinGroup chooses the group of sandboxes without a process that a new one of the handler
+	// shares a shim with; "" for a shim of its own. It may ask a shim, which takes a second at
+	// most. Whoever calls it puts the group on record before anything is made, or calls LeaveGroup.
 	JoinGroup(ctx context.Context, id string, h Handler) string
 	// RejoinGroup takes up the group that an earlier berth has recorded for a sandbox. It is called
 	// for all of them before anything is asked about any sandbox. stays says that the shim still
@@ -254,15 +255,16 @@ type Inventory struct {
 
 // Kernel is the kernel as a witness: package pidfd.
 type Kernel interface {
-	// Watch identifies and watches a process; ErrNotFound when it is gone. Any other error says that
-	// the kernel could not be asked.
+	// Watch identifies and watches a process; ErrNotFound when it is gone. Any other error says
+	// that the kernel could not be asked.
 	Watch(id string, p pidfd.Process) (pidfd.Process, error)
 	Forget(id string)
 	// Signal returns ErrNotFound when the process is not watched or gone.
 	Signal(id string, sig unix.Signal) error
 	// Look asks whether the process of id has ended; not watched: nothing is known.
 	Look(id string) (a pidfd.Answer, watched bool)
-	// Program returns what a process executes, which an exec changes; an error when that is not known.
+	// Program returns what a process executes, which an exec changes; an error when that is not
+	// known.
 	Program(pid uint32) (pidfd.Program, error)
 	// Pipe opens the read end of a pipe that a process, or its parent, has open; ErrNotFound when
 	// neither has.
@@ -281,26 +283,27 @@ type Cgroups interface {
 	// OOMKillsBelow is the same of the group and of all groups that are or were below it;
 	// ErrNotFound where the kernel does not count that.
 	OOMKillsBelow(dir string) (uint64, error)
-	// LimitHits returns a number for the group, and for each group above it, which grows when that one
-	// runs into its own memory limit; ErrNotFound when there is no such group any more.
+	// LimitHits returns a number for the group, and for each group above it, which grows when that
+	// one runs into its own memory limit; ErrNotFound when there is no such group any more.
 	LimitHits(dir string) ([]uint64, error)
-	// WatchOOM has [Controller.OOMNoted] called when the OOM killer may have fired in the group of an
-	// ID. all says that no kill is left out. ForgetOOM ends that.
+	// WatchOOM has [Controller.OOMNoted] called when the OOM killer may have fired in the group of
+	// an ID. all says that no kill is left out. ForgetOOM ends that.
 	WatchOOM(id, dir string) (all bool, err error)
 	ForgetOOM(id string)
-	// Unnoticed reports whether there are groups below the group of whose OOM kills nobody notifies.
+	// Unnoticed reports whether there are groups below the group of whose OOM kills nobody
+	// notifies.
 	Unnoticed(dir string) bool
 	KillAll(ctx context.Context, dir string) error
-	// Force does all that can be done for the end of a process that was killed and has not ended. It
-	// thaws the group and all groups below it, and kills their processes, and all others that are to
-	// end with p. It waits for none of them. held says what kept p from its end before.
+	// Force does all that can be done for the end of a process that was killed and has not ended.
+	// It thaws the group and all groups below it, and kills their processes, and all others that
+	// are to end with p. It waits for none of them. held says what kept p from its end before.
 	Force(dir string, p pidfd.Process) (held string, err error)
-	// ThawAll lets what is frozen of a group, and of those below it, go on. thawed says that there was
-	// something.
+	// ThawAll lets what is frozen of a group, and of those below it, go on. thawed says that there
+	// was something.
 	ThawAll(dir string) (thawed bool, err error)
-	// RemoveAll ends the processes of a group, as the OCI specification of a container names it, and
-	// removes it. What is absent is a success. found says that there was a process to end, also beside
-	// an error.
+	// RemoveAll ends the processes of a group, as the OCI specification of a container names it,
+	// and removes it. What is absent is a success. found says that there was a process to end, also
+	// beside an error.
 	RemoveAll(ctx context.Context, path string) (found bool, err error)
 }
 
@@ -345,8 +348,8 @@ type Files interface {
 	MakeVolume(id string, n int) (string, error)
 	// MakeImageVolume makes an empty directory for the nth image that a container mounts.
 	MakeImageVolume(id string, n int) (string, error)
-	// MakeRootfs makes an empty directory for the root file system of a sandbox's process, which the
-	// user uid of this host may enter.
+	// MakeRootfs makes an empty directory for the root file system of a sandbox's process, which
+	// the user uid of this host may enter.
 	MakeRootfs(id string, uid int) (string, error)
 	// MakeCheckpoint makes an empty directory for the checkpoint that a container is restored from.
 	// Checkpoint is its path, and RemoveCheckpoint removes it.
@@ -356,15 +359,16 @@ type Files interface {
 	// Below returns the path of the directory that path names below dir, with every link resolved
 	// below dir; ErrInvalidArgument when there is none.
 	Below(dir, path string) (string, error)
-	// MakeHostPath makes the host directory of a mount if nothing is there. A path whose file system
-	// does not answer is asked once at a time, whoever asks; the error at the end of ctx names it.
+	// MakeHostPath makes the host directory of a mount if nothing is there. A path whose file
+	// system does not answer is asked once at a time, whoever asks; the error at the end of ctx
+	// names it.
 	MakeHostPath(ctx context.Context, path string) error
 	// IO returns the directory for a container's stdio, which belongs to Stdios.
 	IO(id string) string
 	// Remove unmounts and removes everything of one ID. What is absent is not an error.
 	Remove(id string) error
-	// RemoveAdopted removes directories of an ID that the runtime before berth has made, with all that
-	// is mounted below them, and files. What is absent is not an error.
+	// RemoveAdopted removes directories of an ID that the runtime before berth has made, with all
+	// that is mounted below them, and files. What is absent is not an error.
 	RemoveAdopted(id string, dirs, files []string) error
 	// IDs lists every ID that has something here.
 	IDs() ([]string, error)
@@ -377,8 +381,8 @@ type Pins interface {
 	UTS(id string) string
 	// Make makes them, whatever an attempt before this one has left.
 	Make(r pins.Request) error
-	// Check returns ErrNotFound when something is not there that Make has made: the host was started
-	// again since, for example.
+	// Check returns ErrNotFound when something is not there that Make has made: the host was
+	// started again since, for example.
 	Check(id string) error
 	// Remove removes the pins of an ID. What is absent is not an error.
 	Remove(id string) error
@@ -442,8 +446,8 @@ type Images interface {
 	Pull(ctx context.Context, ref string) (Image, error)
 	// PullFor does the same for a pod. ErrPermissionDenied: the policy does not let the image in.
 	PullFor(ctx context.Context, pod *runtimeapi.PodSandboxMetadata, ref string) (Image, error)
-	// Name is how people call the image of an ID now: its first tag, else its digest reference; "" if
-	// the node has no such image any more. It reads memory alone.
+	// Name is how people call the image of an ID now: its first tag, else its digest reference; ""
+	// if the node has no such image any more. It reads memory alone.
 	Name(id string) string
 	// Files returns the image's /etc/passwd and /etc/group.
 	Files(ctx context.Context, img Image) (passwd, group []byte, err error)
@@ -451,25 +455,25 @@ type Images interface {
 	// another client, or they were lost. Whoever asks at the same time shares the work.
 	Unpack(ctx context.Context, img Image) error
 	// CopyOut copies what the image has under each path of dirs into the directory of that path,
-	// ownership and modes kept. A path that the image does not have leaves its directory empty. What
-	// is too large together is ErrInvalidArgument.
+	// ownership and modes kept. A path that the image does not have leaves its directory empty.
+	// What is too large together is ErrInvalidArgument.
 	CopyOut(ctx context.Context, img Image, dirs map[string]string) error
 	// Checkpoint returns the archive that an image holds which is one. The caller closes it; until
-	// then it can be read, also if the image is removed. ErrNotFound: the archive is not on this node.
+	// then it can be read, also if the image is removed. ErrNotFound: the archive is not on this
+	// node.
 	Checkpoint(ctx context.Context, img Image) (io.ReadCloser, error)
 }
 
 // Policy decides which images containers may be made from: package policy.
 type Policy interface {
 	// Allow returns nil if a container of a pod in a namespace may be made from an image that is on
-	// this node, or mount it. It decides by the names that the image had when it was found. asked is
-	// what the pod calls the image, which may be its ID; "" if that is not known. It may ask a
-	// registry, and then takes a minute at most.
-	// ErrPermissionDenied names the rule that does not allow it; ErrUnavailable: that could not be
-	// asked.
+	// this node, or mount it. It decides by the names that the image had when it was found. asked
+	// is what the pod calls the image, which may be its ID; "" if that is not known. It may ask a
+	// registry, and then takes a minute at most. ErrPermissionDenied names the rule that does not
+	// allow it; ErrUnavailable: that could not be asked.
 	Allow(ctx context.Context, namespace, asked string, img Image) error
-	// Restore returns nil if a container may be restored from the checkpoint that the image holds. It
-	// is as Allow otherwise.
+	// Restore returns nil if a container may be restored from the checkpoint that the image holds.
+	// It is as Allow otherwise.
 	Restore(ctx context.Context, namespace, asked string, img Image) error
 }
 
@@ -490,8 +494,8 @@ type Labels interface {
 // Checkpoints reads archives of checkpoints: package checkpoint. ErrInvalidArgument names what is
 // wrong with an archive.
 type Checkpoints interface {
-	// Receive writes an archive that comes from somewhere else into a file, which Read and Unpack take
-	// until the caller calls done. Nothing is left of it then, nor when berth is killed.
+	// Receive writes an archive that comes from somewhere else into a file, which Read and Unpack
+	// take until the caller calls done. Nothing is left of it then, nor when berth is killed.
 	Receive(ctx context.Context, from io.Reader) (archive string, done func(), err error)
 	// Read checks an archive and returns what it says of its container.
 	Read(ctx context.Context, archive string) (Checkpoint, error)

@@ -203,8 +203,8 @@ func (t *teardown) releaseTask(ctx context.Context, u *unit) error {
 	return t.deleteTask(ctx, u, t.lastCode)
 }
 
-// lockSoon takes the task of u within some seconds: an attempt of a lane does not wait for somebody for
-// as long as it may take.
+// lockSoon takes the task of u within some seconds: an attempt of a lane does not wait for somebody
+// for as long as it may take.
 func lockSoon(ctx context.Context, u *unit) error {
 	ctx, cancel := context.WithTimeout(ctx, shimPatience)
 	defer cancel()
@@ -225,8 +225,8 @@ func (t *teardown) deleteTask(ctx context.Context, u *unit, ended func(*unit, Ta
 		return err
 	}
 	if err := t.processes.end(ctx, u); err != nil {
-		// What was not killed is not waited for, also if it was never started, or if nothing is known
-		// of it. Only what its shim has reaped, or has never had, needs no kill.
+		// What was not killed is not waited for, also if it was never started, or if nothing is
+		// known of it. Only what its shim has reaped, or has never had, needs no kill.
 		st, serr := u.workload.State(ctx)
 		none := errdefs.IsNotFound(serr) && t.processes.observe(u) == processUnknown
 		if ctx.Err() != nil || !none && (serr != nil || !st.Stopped) {
@@ -247,7 +247,8 @@ func (t *teardown) deleteTask(ctx context.Context, u *unit, ended func(*unit, Ta
 	}
 	err = u.workload.Delete(ctx)
 	if absent(err) != nil && u.process().Cgroup != "" {
-		// The OCI runtime takes a container for paused whose group is frozen, although nothing is in it.
+		// The OCI runtime takes a container for paused whose group is frozen, although nothing is
+		// in it.
 		if thawed, _ := t.processes.cgroups.ThawAll(u.process().Cgroup); thawed {
 			err = u.workload.Delete(ctx)
 		}
@@ -256,8 +257,8 @@ func (t *teardown) deleteTask(ctx context.Context, u *unit, ended func(*unit, Ta
 		return err
 	}
 	if err == nil && !u.isSandbox() && u.now().StartedAt.IsZero() {
-		// Of several starts that were cut off the shim may know the first alone: it has deleted nothing
-		// of the last one, whose OCI runtime it killed half-way.
+		// Of several starts that were cut off the shim may know the first alone: it has deleted
+		// nothing of the last one, whose OCI runtime it killed half-way.
 		if err := t.tasks.EndLeft(ctx, u.id); err != nil {
 			return err
 		}
@@ -273,9 +274,9 @@ func (t *teardown) deleteTask(ctx context.Context, u *unit, ended func(*unit, Ta
 // errUnseen says that the shim has not seen the end of a process in time.
 var errUnseen = errors.New("its shim has not seen its end")
 
-// waitEnd returns when the process of u has ended, as the shim has it. It waits for some seconds, not
-// for as long as the attempt may take, and insists on the end meanwhile. A shim that is slow is then
-// asked what it has, which may take longer.
+// waitEnd returns when the process of u has ended, as the shim has it. It waits for some seconds,
+// not for as long as the attempt may take, and insists on the end meanwhile. A shim that is slow is
+// then asked what it has, which may take longer.
 func (t *teardown) waitEnd(ctx context.Context, u *unit) (st TaskState, err error) {
 	wait, cancel := context.WithTimeout(ctx, shimPatience)
 	defer cancel()
@@ -334,7 +335,8 @@ func (t *teardown) lastCode(u *unit, st TaskState, err error) error {
 	u.evidence.add(fact, false)
 	known, _ = u.evidence.known()
 	if !fact.At.IsZero() {
-		// The instant on record, which stays, may be a guess, and so was whether it was the OOM killer.
+		// The instant on record, which stays, may be a guess, and so was whether it was the OOM
+		// killer.
 		known.At = fact.At
 	}
 	known = t.settler.ooms.judge(context.Background(), u, known) // bounded

@@ -89,7 +89,8 @@ func TestPowerIsCutWhileARecordIsWritten(t *testing.T) {
 	}
 }
 
-// PROPERTIES 63: a record that was committed and cannot be read any more is not mistaken for one that was cut off.
+// PROPERTIES 63: a record that was committed and cannot be read any more is not mistaken for one
+// that was cut off.
 func TestADamagedRecordOfTheJournalIsNamed(t *testing.T) {
 	e := epoch{7}
 	m := make(memory, journalSize)
@@ -311,8 +312,8 @@ func TestACommitThatNeitherFileTakesIsRefused(t *testing.T) {
 	}
 }
 
-// The database hangs in the midst of a fold, and no commit waits for it, as long as there is room in
-// the other half. (Before the journal had halves, this test hung.)
+// The database hangs in the midst of a fold, and no commit waits for it, as long as there is room
+// in the other half. (Before the journal had halves, this test hung.)
 func TestNoCommitWaitsForAFold(t *testing.T) {
 	s := open(t, t.TempDir())
 	want := map[string]bool{}
@@ -353,7 +354,8 @@ func TestNoCommitWaitsForAFold(t *testing.T) {
 	}
 }
 
-// A fold that was about to begin while a commit folded everything does not bring back what is older.
+// A fold that was about to begin while a commit folded everything does not bring back what is
+// older.
 func TestAFoldThatComesLateChangesNothing(t *testing.T) {
 	s := open(t, t.TempDir())
 	s.log.folding = true // so that only this test folds

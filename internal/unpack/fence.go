@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	// reads are the rights of Landlock to read, and all those to do anything with a file. Those after
-	// fenceRefer are of later versions of it.
+	// reads are the rights of Landlock to read, and all those to do anything with a file. Those
+	// after fenceRefer are of later versions of it.
 	reads      = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
 	fenceRefer = unix.LANDLOCK_ACCESS_FS_REFER<<1 - 1
-	// fenceVersion is the first version that allows links and renames from one directory to another, as
-	// layers have them: that of Linux 5.19.
+	// fenceVersion is the first version that allows links and renames from one directory to
+	// another, as layers have them: that of Linux 5.19.
 	fenceVersion = 2
 )
 
@@ -51,8 +51,8 @@ func landlock() (rights uint64, err error) {
 	return rights, nil
 }
 
-// fence keeps the process, in all threads and for ever, to what the request is about. Whatever a layer
-// makes containerd's code do, it opens nothing else. Without Landlock nothing is done.
+// fence keeps the process, in all threads and for ever, to what the request is about. Whatever a
+// layer makes containerd's code do, it opens nothing else. Without Landlock nothing is done.
 func (r request) fence() error {
 	all, err := landlock()
 	if err != nil {
@@ -85,8 +85,9 @@ func (r request) fence() error {
 	return nil
 }
 
-// needs returns the rights to what is below each directory that the process needs: the layer's, that of
-// its index, its parents', and its own in /proc, by which it knows how much memory it has used.
+// needs returns the rights to what is below each directory that the process needs: the layer's,
+// that of its index, its parents', and its own in /proc, by which it knows how much memory it has
+// used.
 func (r request) needs(all uint64) map[string]uint64 {
 	need := map[string]uint64{fmt.Sprintf("/proc/%d", os.Getpid()): reads}
 	for _, parent := range r.Target.Parents {

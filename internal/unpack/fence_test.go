@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// Whatever a layer makes the process that unpacks it do, it opens nothing but what is below the directory
-// of the layer, of its index and of its parents. It saw the whole file system.
+// Whatever a layer makes the process that unpacks it do, it opens nothing but what is below the
+// directory of the layer, of its index and of its parents. It saw the whole file system.
 func TestAProcessOpensNothingButItsLayer(t *testing.T) {
 	if dir := os.Getenv("BERTH_TEST_FENCED"); dir != "" {
 		fmt.Println(openedBehindTheFence(dir))
@@ -39,7 +39,8 @@ func TestAProcessOpensNothingButItsLayer(t *testing.T) {
 	}
 }
 
-// openedBehindTheFence says which of what it tries behind the fence of a layer goes otherwise than it should.
+// openedBehindTheFence says which of what it tries behind the fence of a layer goes otherwise than
+// it should.
 func openedBehindTheFence(dir string) string {
 	r := request{Target: Target{
 		Dir:     filepath.Join(dir, "layer/fs"),

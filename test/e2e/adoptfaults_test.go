@@ -15,8 +15,8 @@ import (
 	"berth/test/node"
 )
 
-// PROPERTIES 46: whatever happens to an adoption, or meanwhile, on both ways. Each of these takes a dozen
-// seconds: while nothing changes in the rooms of an adoption, a commit takes a third of them.
+// PROPERTIES 46: whatever happens to an adoption, or meanwhile, on both ways. Each of these takes a
+// dozen seconds: while nothing changes in the rooms of an adoption, a commit takes a third of them.
 func TestAdoptionsUnderFaults(t *testing.T) {
 	type fault struct {
 		name string
@@ -36,9 +36,9 @@ func TestAdoptionsUnderFaults(t *testing.T) {
 	}
 }
 
-// PROPERTIES 46: containerd is killed again and again while pods are taken over and given back, and the
-// next call goes on. Then the shims of two pods are killed as well, one on each way: their containers
-// have ended, and nothing else has changed.
+// PROPERTIES 46: containerd is killed again and again while pods are taken over and given back, and
+// the next call goes on. Then the shims of two pods are killed as well, one on each way: their
+// containers have ended, and nothing else has changed.
 func anAdoptionOutlivesContainerdAndShims(t *testing.T) {
 	a := startAdopted(t)
 	a.PluginOff(func() {})
@@ -89,8 +89,8 @@ func (a *adopted) killShim(pod string) {
 	a.SweepSocket(a.pods[pod])
 }
 
-// endedWithItsShim expects that a pod whose shim was killed is not ready, that its container has ended,
-// which nobody knows how, and that the pod can be removed.
+// endedWithItsShim expects that a pod whose shim was killed is not ready, that its container has
+// ended, which nobody knows how, and that the pod can be removed.
 func (a *adopted) endedWithItsShim(pod, container string) {
 	a.t.Helper()
 	if st := a.Ended(a.ids[container]); st.GetExitCode() != 137 && st.GetExitCode() != 255 {
@@ -108,9 +108,9 @@ func (a *adopted) endedWithItsShim(pod, container string) {
 	delete(a.was, container)
 }
 
-// PROPERTIES 46: a container that is being stopped goes on with its grace period, and the call that is
-// repeated stops it, on both ways. The attempts of a container that crashes again and again stay what
-// they are, also of the one that crashes meanwhile, and the next one is counted from there.
+// PROPERTIES 46: a container that is being stopped goes on with its grace period, and the call that
+// is repeated stops it, on both ways. The attempts of a container that crashes again and again stay
+// what they are, also of the one that crashes meanwhile, and the next one is counted from there.
 func podsThatTerminateOrCrashAreAdopted(t *testing.T) {
 	a := startAdopted(t)
 	a.pod("going", nil)
@@ -167,8 +167,8 @@ func (a *adopted) touch(name string) {
 	}
 }
 
-// beginStop has a container stopped, which goes on until it is allowed to end. The call returns once
-// the runtime is gone.
+// beginStop has a container stopped, which goes on until it is allowed to end. The call returns
+// once the runtime is gone.
 func (a *adopted) beginStop(name string) <-chan error {
 	a.t.Helper()
 	returned := make(chan error, 1)
@@ -213,8 +213,8 @@ func (a *adopted) crashed(attempts int) {
 	}
 }
 
-// PROPERTIES 46: what `ctr` or nerdctl has made in the plug-in's namespace is not a pod: it is named, and
-// left as it is.
+// PROPERTIES 46: what `ctr` or nerdctl has made in the plug-in's namespace is not a pod: it is
+// named, and left as it is.
 func whatAnotherClientHasMadeIsNamedAndLeft(t *testing.T) {
 	a := startAdopted(t)
 	a.MakeForeign("foreign")
@@ -235,9 +235,9 @@ func whatAnotherClientHasMadeIsNamedAndLeft(t *testing.T) {
 	a.removedByPlugin()
 }
 
-// PROPERTIES 46: a pod that cannot be adopted keeps all others with the plug-in, unless the operator names
-// it. Then the plug-in stops it, as gently as it asks, and removes it, and the others are adopted. What
-// can be adopted does not end, also if it is named.
+// PROPERTIES 46: a pod that cannot be adopted keeps all others with the plug-in, unless the
+// operator names it. Then the plug-in stops it, as gently as it asks, and removes it, and the
+// others are adopted. What can be adopted does not end, also if it is named.
 func aPodThatCannotBeAdoptedMayEnd(t *testing.T) {
 	a := newAdopted(t)
 	a.pod("good", nil)
@@ -296,9 +296,10 @@ func aPodThatCannotBeAdoptedMayEnd(t *testing.T) {
 	a.nothingLeft()
 }
 
-// PROPERTIES 46: `berth adopt` is killed while each of its commands runs, on both ways: before containerd
-// is stopped, while it is away, once it is there again, and before and after berth is started. The next
-// call goes on, every process stays, and what ends while containerd is away has its code.
+// PROPERTIES 46: `berth adopt` is killed while each of its commands runs, on both ways: before
+// containerd is stopped, while it is away, once it is there again, and before and after berth is
+// started. The next call goes on, every process stays, and what ends while containerd is away has
+// its code.
 func anAdoptionThatIsKilledInACommandGoesOn(t *testing.T) {
 	a := startAdopted(t)
 	nothing := func() {}

@@ -338,9 +338,10 @@ func TestTheInputEndsWithItsClientAlsoIfBerthIsKilled(t *testing.T) {
 	node.ExpectExit(t, n.Ended(id), 7, "Error")
 }
 
-// PROPERTIES 60: a client that reads nothing until the call has ended, and then sends pings, gets each byte
-// and the code. berth closed the connection behind the last word, and the kernel answered a ping with a
-// reset. It is so as well where berth has stopped meanwhile: then the kernel alone delivers the rest.
+// PROPERTIES 60: a client that reads nothing until the call has ended, and then sends pings, gets
+// each byte and the code. berth closed the connection behind the last word, and the kernel answered
+// a ping with a reset. It is so as well where berth has stopped meanwhile: then the kernel alone
+// delivers the rest.
 func TestASlowReaderGetsItsEnd(t *testing.T) {
 	t.Parallel()
 	n := node.Start(t, node.Options{})
