@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -262,6 +263,15 @@ func (w way) begin(t *testing.T) (pid int, end func()) {
 // the code of the first thread once the process was reaped, which differs after reboot(2) and where the
 // first thread leaves while another one ends the process. A kernel that answers otherwise fails this.
 func TestEachWayToEndHasOneCode(t *testing.T) {
+	// Under nohup this process ignores SIGHUP, and so would its children. One that is caught is not
+	// ignored by them.
+	caught := make(chan os.Signal, 1)
+	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT} {
+		if signal.Ignored(s) {
+			signal.Notify(caught, s)
+		}
+	}
+	defer signal.Stop(caught)
 	for _, w := range ways() {
 		t.Run(w.name, func(t *testing.T) {
 			if w.traced { // the thread that started it is its tracer
