@@ -46,13 +46,7 @@ type opener func(path string, flags int, mode os.FileMode) (*os.File, error)
 // openDatabase opens the file, for reading alone if its disk can only be read.
 func openDatabase(path string, openFile opener) (*database, error) {
 	d := &database{path: path, openFile: openFile}
-	err := guarded(func() error {
-		if err := verify(path); err != nil {
-			return err
-		}
-		return d.open()
-	})
-	if err != nil {
+	if err := guarded(d.open); err != nil {
 		return nil, err
 	}
 	return d, nil

@@ -15,6 +15,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/wholefile"
 )
 
 const (
@@ -113,11 +115,7 @@ func makeJournal(path string) error {
 	if err := os.Rename(f.Name(), path); err != nil {
 		return err
 	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return wholefile.SyncDir(filepath.Dir(path))
 }
 
 // append writes a record and returns nil once it is on disk, [errFull], or an error of the disk,

@@ -42,7 +42,8 @@ type pages struct {
 	seen map[uint64]bool
 
 	links    []int    // where in b there is the number of a page
-	mended   int      // bits that were put right
+	mended   int      // bits of pages that were put right
+	values   int      // bits of values that were put right, which bbolt does not look at
 	faults   []string // what could not be read
 	disorder bool     // a key is in the wrong place
 }

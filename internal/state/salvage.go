@@ -155,7 +155,7 @@ func (p *pages) checkMeta(c content) {
 	}
 	for _, k := range allMetaKeys {
 		if flipped(c.meta[string(k)], c.isChecked) {
-			p.mended++
+			p.values++
 			return
 		}
 	}
@@ -198,7 +198,7 @@ func (p *pages) records(bucket item, kind Kind, into map[string][]byte) {
 		sealed := isSealed(it.value)
 		if sealed && check(kind, string(it.key), it.value) != nil || !sealed && (!isKey(it.key) || !json.Valid(it.value)) {
 			if mend(kind, &it) {
-				p.mended++
+				p.values++
 			}
 		}
 		if _, twice := into[string(it.key)]; twice || string(it.key) < last {
@@ -216,8 +216,8 @@ func isKey(k []byte) bool {
 
 // salvage reads a database before bbolt does, which panics at what it cannot read. It writes one
 // that is damaged anew, with all that can be read and put right, and keeps the damaged one beside
-// it. A record costs the others nothing. On a disk that cannot be written, one that bbolt can read
-// stays as it is.
+// it. A record costs the others nothing. On a disk that cannot be written, one of which only values
+// are damaged stays as it is, and any other is ErrDamaged.
 func salvage(path string) (Salvage, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -241,7 +241,7 @@ func salvage(path string) (Salvage, error) {
 		}
 		p = &pages{faults: []string{"it is cut off at its beginning"}}
 	}
-	s := Salvage{Mended: p.mended}
+	s := Salvage{Mended: p.mended + p.values}
 	for _, fault := range p.faults {
 		s.Lost = append(s.Lost, fmt.Sprintf("%s: %s", path, fault))
 	}
@@ -252,8 +252,8 @@ func salvage(path string) (Salvage, error) {
 	switch {
 	case err == nil:
 		s.Kept = append(s.Kept, kept)
-	case len(p.faults) == 0 && !p.disorder && p.root != 0:
-		return Salvage{}, verify(path)
+	case len(p.faults) == 0 && !p.disorder && p.mended == 0:
+		return Salvage{}, nil // Load names the record
 	default:
 		err = fmt.Errorf("%w: it cannot be written anew: %w", ErrDamaged, err)
 	}

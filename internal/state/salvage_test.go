@@ -71,6 +71,13 @@ func aNode(t *testing.T, closed bool) (said map[string]string, files map[string]
 		}
 	}
 	said = records(t, load(t, s))
+	// The last record of a journal may be one that power cut off: this one says nothing.
+	s.writing.Lock()
+	err := s.put(nil)
+	s.writing.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
 	if closed {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
@@ -296,5 +303,36 @@ func TestAnEarlierBerthWritesWithoutChecksums(t *testing.T) {
 		if err := s.Commit(DeleteContainer("c2")); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// PROPERTIES 63: a damaged database that cannot be written anew is refused in words, unless values
+// alone are damaged. bbolt panics at what it cannot read, in a goroutine of its own, which ended
+// berth.
+func TestADamagedDatabaseThatCannotBeWrittenEndsNobody(t *testing.T) {
+	_, files := aNode(t, true)
+	page := os.Getpagesize()
+	refused := 0
+	for at := 2 * page; at < len(files["berth.db"]); at += page {
+		for _, byteOf := range []int{8, 10, pageHeader + 4, pageHeader + 8, pageHeader + 12} {
+			dir := t.TempDir()
+			b := bytes.Clone(files["berth.db"])
+			b[at+byteOf] ^= 0x40
+			if err := errors.Join(os.MkdirAll(filepath.Join(dir, "berth.db.new", "taken"), 0o700), os.WriteFile(filepath.Join(dir, "berth.db"), b, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			s, err := Open(dir)
+			switch {
+			case err == nil:
+				_ = s.Close()
+			case errors.Is(err, ErrDamaged):
+				refused++
+			default:
+				t.Errorf("page %d, byte %d: %v", at/page, byteOf, err)
+			}
+		}
+	}
+	if refused == 0 {
+		t.Error("nothing was refused: the test proves nothing")
 	}
 }

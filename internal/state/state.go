@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -116,6 +115,7 @@ func openThrough(dir string, openFile opener) (*Store, error) {
 	}
 	s.db = db
 	if err = s.prepare(); err == nil {
+		s.keepOwner()
 		err = s.restore(openFile)
 	}
 	if err != nil {
@@ -141,25 +141,6 @@ func openError(path string, err error) error {
 	return fmt.Errorf("open state %s: %w", path, err)
 }
 
-// verify reads every page that has records, or leads to some. bbolt panics at a page that it cannot
-// read. When it opens a database for writing it does so in a goroutine of its own, where nobody can
-// recover from it; when it opens one for reading it does not look at the pages.
-func verify(path string) error {
-	if st, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) || err == nil && st.Size() == 0 {
-		return nil
-	}
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockTimeout, ReadOnly: true})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = db.Close() }()
-	return db.View(func(tx *bbolt.Tx) error {
-		return tx.ForEach(func(_ []byte, b *bbolt.Bucket) error {
-			return b.ForEach(func(_, _ []byte) error { return nil })
-		})
-	})
-}
-
 // guarded turns a panic of bbolt's, or a page beyond the end of the file, into an error.
 func guarded(do func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
@@ -172,9 +153,9 @@ func guarded(do func() error) (err error) {
 }
 
 // prepare makes what is absent of the buckets, the version and the owner.
-func (s *Store) prepare() (err error) {
+func (s *Store) prepare() error {
 	complete := false
-	err = s.db.View(func(tx *bbolt.Tx) error {
+	err := s.db.View(func(tx *bbolt.Tx) error {
 		meta := tx.Bucket(bucketMeta)
 		if meta == nil {
 			return nil
@@ -191,16 +172,10 @@ func (s *Store) prepare() (err error) {
 		return nil
 	})
 	if err != nil || complete {
-		s.keepOwner()
 		return err
 	}
-	defer func() {
-		if err == nil {
-			s.keepOwner()
-		}
-	}()
 	return s.db.Update(func(tx *bbolt.Tx) error {
-		for _, name := range [][]byte{bucketMeta, KindSandbox.bucket(), KindContainer.bucket()} {
+		for _, name := range buckets {
 			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
 				return err
 			}
