@@ -102,18 +102,9 @@ func (d *disk) cut(flag int) {
 // berth has noted of its boot is changed to be of another one.
 func (d *disk) boot() {
 	d.t.Helper()
+	d.mountAgain()
 	path := filepath.Join(d.dir, "lib/boot")
-	var text []byte
-	var err error
-	for range 200 { // a process that was killed may still use the file system, and keeps it as it is
-		if err = unix.Unmount(d.dir, 0); err == nil {
-			d.mount()
-			if text, err = os.ReadFile(path); !errors.Is(err, unix.EIO) {
-				break
-			}
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+	text, err := os.ReadFile(path)
 	if err != nil {
 		d.t.Fatalf("berth has not noted its boot: %v", err)
 	}

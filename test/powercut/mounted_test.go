@@ -4,7 +4,9 @@ package powercut
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,16 +18,27 @@ import (
 	"berth/test/command"
 )
 
-// mountAgain unmounts a disk, once no process that was killed uses it any more, and mounts it.
+// mountAgain unmounts a disk, once no process that was killed uses it any more, and mounts it once the
+// kernel has shut its file system down. A process of another test that was given a mount namespace
+// meanwhile, with a copy of the mount, keeps the file system until it ends.
 func (d *disk) mountAgain() {
 	d.t.Helper()
-	var err error
-	for range 200 {
-		if err = unix.Unmount(d.dir, 0); err == nil {
-			d.mount()
-			return
+	var st unix.Stat_t
+	if err := unix.Stat(d.dir, &st); err != nil {
+		d.t.Fatal(err)
+	}
+	device, err := os.Readlink(fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev)))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	for began := time.Now(); time.Since(began) < 2*time.Minute; time.Sleep(50 * time.Millisecond) {
+		if err = unix.Unmount(d.dir, 0); err == nil || errors.Is(err, unix.EINVAL) { // EINVAL: it was unmounted before
+			if _, err = os.Stat("/sys/fs/" + d.kind + "/" + filepath.Base(device)); err != nil {
+				d.mount()
+				return
+			}
+			err = errors.New("another mount namespace has a copy of it")
 		}
-		time.Sleep(50 * time.Millisecond)
 	}
 	d.t.Fatalf("unmount %s: %v", d.dir, err)
 }

@@ -12,6 +12,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/test/command"
 	"berth/test/node"
 )
 
@@ -25,9 +26,14 @@ func TestTheUnitIsActiveWhenCRIIsServed(t *testing.T) {
 	h := start(t, "", "")
 	h.systemctl("stop", "berth")
 	h.systemctl("enable", "--now", "berth")
-	if out := h.run("/usr/local/bin/berth", "status"); !strings.Contains(out, "RuntimeReady  true") {
-		t.Errorf("berth status: %s", out)
+	status := func() string {
+		out, _ := command.New(t, "/usr/local/bin/berth", "status").CombinedOutput() // it ends with 3 if berth is not ready
+		return string(out)
 	}
+	if out := status(); !strings.Contains(out, "RuntimeReady") {
+		t.Errorf("CRI is not served: berth status: %s", out)
+	}
+	h.until("containerd has answered", func() bool { return strings.Contains(status(), "RuntimeReady  true") })
 	for name, want := range map[string]string{
 		"Type":                   "notify",
 		"ActiveState":            "active",
