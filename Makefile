@@ -61,7 +61,7 @@ PKG ?= ./...
 # what the kernel shows to root alone. Every other package is a unit test: it runs as any user,
 # without downloads.
 HOST := internal/cgroup internal/ctrd internal/daemon internal/embed internal/imagestore internal/logs \
-  internal/network internal/pidfd internal/pins internal/podfiles internal/shims internal/testimage \
+  internal/network internal/pidfd internal/pins internal/podfiles internal/shims test/testimage \
   test/e2e test/exec test/fault test/node test/powercut
 
 # Those that nothing else may run beside: they bound how long something takes, or look for what the
@@ -311,9 +311,9 @@ $(BUILD)/bin/nfpm: tools/nfpm/go.mod tools/nfpm/go.sum
 # The image of `berth demo`. BUSYBOX is the program in it, if not that of this host.
 .PHONY: image
 image: $(IMAGE)
-$(IMAGE): $(wildcard internal/testimage/*.go) $(BUSYBOX)
+$(IMAGE): $(wildcard test/testimage/*.go) $(BUSYBOX)
 	@mkdir -p $(@D)
-	GOARCH= CGO_ENABLED=0 go run ./internal/testimage/busybox -arch $$(go env GOARCH) -program '$(BUSYBOX)' $@
+	GOARCH= CGO_ENABLED=0 go run ./test/testimage/busybox -arch $$(go env GOARCH) -program '$(BUSYBOX)' $@
 
 $(LIBEXEC)/berth-exec: join/exec.c Makefile
 	@mkdir -p $(@D)

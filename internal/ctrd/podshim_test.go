@@ -16,11 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/connection"
-	"berth/internal/embed/embedtest"
 	"berth/internal/pidfd"
 	"berth/internal/pins"
 	"berth/internal/pod"
 	"berth/internal/shims"
+	"berth/test/embedtest"
 )
 
 // onContainerd starts a containerd, whose directory of what is volatile is dir, and makes an adapter

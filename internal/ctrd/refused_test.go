@@ -12,8 +12,8 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/connection"
-	"berth/internal/embed/embedtest"
 	"berth/internal/shims"
+	"berth/test/embedtest"
 )
 
 // PROPERTIES 33: a containerd that is not used, since another one has the pods, is asked nothing, also where

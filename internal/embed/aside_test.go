@@ -20,7 +20,7 @@ import (
 
 	"berth/internal/connection"
 	"berth/internal/embed"
-	"berth/internal/embed/embedtest"
+	"berth/test/embedtest"
 )
 
 // PROPERTIES 17: containerd waited five seconds for each task of a shim that hangs, and then killed

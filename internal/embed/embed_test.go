@@ -17,7 +17,7 @@ import (
 	"unsafe"
 
 	"berth/internal/embed"
-	"berth/internal/embed/embedtest"
+	"berth/test/embedtest"
 
 	"github.com/containerd/containerd/api/types/runc/options"
 	containerd "github.com/containerd/containerd/v2/client"

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"berth/internal/embed"
-	"berth/internal/embed/embedtest"
+	"berth/test/embedtest"
 
 	"go.uber.org/goleak"
 )

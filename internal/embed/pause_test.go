@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"berth/internal/embed/embedtest"
+	"berth/test/embedtest"
 )
 
 // startPause starts the pause program as PID 1 of a PID namespace, as a pod does.

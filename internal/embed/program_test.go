@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/embed"
-	"berth/internal/embed/embedtest"
+	"berth/test/embedtest"
 )
 
 // PROPERTIES 50: a server that starts cleaned up after a container by the program of its sandbox, and not

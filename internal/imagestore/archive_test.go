@@ -27,8 +27,8 @@ import (
 
 	"berth/internal/connection"
 	"berth/internal/image"
-	"berth/internal/testimage"
-	"berth/internal/testimage/testregistry"
+	"berth/test/testimage"
+	"berth/test/testimage/testregistry"
 )
 
 // archiveMaker makes OCI archives whose parts need not fit together.

@@ -26,8 +26,8 @@ import (
 	"berth/internal/connection"
 	"berth/internal/image"
 	"berth/internal/spec"
-	"berth/internal/testimage"
-	"berth/internal/testimage/testregistry"
+	"berth/test/testimage"
+	"berth/test/testimage/testregistry"
 )
 
 func artifactOf(t *testing.T, cfg testimage.ArtifactConfig, blobs ...testimage.Blob) v1.Image {

@@ -24,8 +24,8 @@ import (
 
 	"berth/internal/connection"
 	"berth/internal/image"
-	"berth/internal/testimage"
-	"berth/internal/testimage/testregistry"
+	"berth/test/testimage"
+	"berth/test/testimage/testregistry"
 )
 
 // tarred makes an archive with one file.

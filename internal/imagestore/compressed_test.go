@@ -14,7 +14,7 @@ import (
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 
-	"berth/internal/testimage"
+	"berth/test/testimage"
 )
 
 // compressions are the ways in which an archive may be compressed.

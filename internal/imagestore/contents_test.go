@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 
 	"berth/internal/image"
-	"berth/internal/testimage"
-	"berth/internal/testimage/testregistry"
+	"berth/test/testimage"
+	"berth/test/testimage/testregistry"
 )
 
 // fetched pulls a reference.

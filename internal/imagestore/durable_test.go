@@ -27,11 +27,11 @@ import (
 	"berth/internal/connection"
 	"berth/internal/durable"
 	"berth/internal/embed"
-	"berth/internal/embed/embedtest"
 	"berth/internal/image"
-	"berth/internal/testimage"
-	"berth/internal/testimage/testregistry"
 	"berth/internal/unpack"
+	"berth/test/embedtest"
+	"berth/test/testimage"
+	"berth/test/testimage/testregistry"
 )
 
 // node is a store in overlayfs whose images are kept durable, and what an unclean boot needs.

@@ -9,7 +9,7 @@ import (
 	"github.com/containerd/containerd/v2/core/content"
 
 	"berth/internal/connection"
-	"berth/internal/durable/durabletest"
+	"berth/test/durabletest"
 )
 
 // PROPERTIES 48: the part of a blob that was fetched is on its way to the disk while the rest is

@@ -28,10 +28,10 @@ import (
 	"google.golang.org/grpc/status"
 
 	"berth/internal/connection"
-	"berth/internal/embed/embedtest"
 	"berth/internal/image"
-	"berth/internal/testimage"
-	"berth/internal/testimage/testregistry"
+	"berth/test/embedtest"
+	"berth/test/testimage"
+	"berth/test/testimage/testregistry"
 )
 
 // smallDisk is a file system of its own with a containerd on it.

@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"berth/internal/image"
-	"berth/internal/testimage"
-	"berth/internal/testimage/testregistry"
+	"berth/test/testimage"
+	"berth/test/testimage/testregistry"
 )
 
 // An identity token is exchanged for one that the registry takes, and is not itself sent to the

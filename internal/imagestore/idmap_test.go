@@ -15,7 +15,7 @@ import (
 
 	"berth/internal/pod"
 	"berth/internal/spec"
-	"berth/internal/testimage"
+	"berth/test/testimage"
 )
 
 // User namespaces were advertised because the snapshotter could shift owners, on a kernel that

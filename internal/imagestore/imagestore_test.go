@@ -31,10 +31,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/connection"
-	"berth/internal/embed/embedtest"
 	"berth/internal/image"
-	"berth/internal/testimage"
-	"berth/internal/testimage/testregistry"
+	"berth/test/embedtest"
+	"berth/test/testimage"
+	"berth/test/testimage/testregistry"
 )
 
 func v1Config() v1.Config { return v1.Config{Cmd: []string{"/x"}} }

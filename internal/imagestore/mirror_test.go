@@ -12,8 +12,8 @@ import (
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 
 	"berth/internal/image"
-	"berth/internal/testimage"
-	"berth/internal/testimage/testregistry"
+	"berth/test/testimage"
+	"berth/test/testimage/testregistry"
 )
 
 // A mirror that the operator has configured in certs.d is asked instead of the registry, with the

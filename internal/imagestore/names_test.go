@@ -22,8 +22,8 @@ import (
 
 	"berth/internal/connection"
 	"berth/internal/image"
-	"berth/internal/testimage"
-	"berth/internal/testimage/testregistry"
+	"berth/test/testimage"
+	"berth/test/testimage/testregistry"
 )
 
 // service makes an image service of a store.

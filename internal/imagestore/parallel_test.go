@@ -17,10 +17,10 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"berth/internal/connection"
-	"berth/internal/embed/embedtest"
 	"berth/internal/image"
-	"berth/internal/testimage"
-	"berth/internal/testimage/testregistry"
+	"berth/test/embedtest"
+	"berth/test/testimage"
+	"berth/test/testimage/testregistry"
 )
 
 // parallelStore makes the image store of an embedded containerd, which unpacks three layers at a

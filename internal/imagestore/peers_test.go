@@ -28,8 +28,8 @@ import (
 	"berth/internal/connection"
 	"berth/internal/image"
 	"berth/internal/peer"
-	"berth/internal/testimage"
-	"berth/internal/testimage/testregistry"
+	"berth/test/testimage"
+	"berth/test/testimage/testregistry"
 )
 
 // fakePeers are peers that do what a test says.

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/image"
-	"berth/internal/testimage"
-	"berth/internal/testimage/testregistry"
+	"berth/test/testimage"
+	"berth/test/testimage/testregistry"
 )
 
 // BenchmarkPull pulls an image of five layers, of which nothing is there, from a registry in this

@@ -22,8 +22,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/image"
-	"berth/internal/testimage"
-	"berth/internal/testimage/testregistry"
+	"berth/test/testimage"
+	"berth/test/testimage/testregistry"
 )
 
 // resolver returns what a pull resolves and fetches with.

@@ -15,8 +15,8 @@ import (
 
 	"berth/internal/connection"
 	"berth/internal/image"
-	"berth/internal/testimage"
-	"berth/internal/testimage/testregistry"
+	"berth/test/testimage"
+	"berth/test/testimage/testregistry"
 )
 
 // breaking serves one blob, and counts its bytes. While it is broken it sends the beginning of

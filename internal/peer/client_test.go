@@ -18,7 +18,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/peer"
-	"berth/internal/peer/peertest"
+	"berth/test/peertest"
 )
 
 func nothing(int) {}

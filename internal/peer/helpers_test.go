@@ -25,7 +25,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"berth/internal/peer"
-	"berth/internal/peer/peertest"
+	"berth/test/peertest"
 )
 
 const repository = "registry.example/team/app"

@@ -15,7 +15,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"berth/internal/peer"
-	"berth/internal/peer/peertest"
+	"berth/test/peertest"
 )
 
 func certificate(t *testing.T, f peer.Files) tls.Certificate {

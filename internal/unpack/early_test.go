@@ -15,8 +15,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/durable/durabletest"
-	"berth/internal/testimage"
+	"berth/test/durabletest"
+	"berth/test/testimage"
 )
 
 // stalling is a content store with one layer, which calls then before it gives away what is behind

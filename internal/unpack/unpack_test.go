@@ -27,7 +27,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/processors"
-	"berth/internal/testimage"
+	"berth/test/testimage"
 )
 
 func try(t *testing.T, err error) {

@@ -18,7 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/testimage"
+	"berth/test/testimage"
 )
 
 // Both daemons pull over CRI from a registry inside this process, under names whose host exists

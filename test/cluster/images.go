@@ -15,8 +15,8 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"berth/internal/testimage"
 	"berth/test/command"
+	"berth/test/testimage"
 )
 
 // ofControl are the programs of the control plane, and ofNode are those that any node may have to

@@ -17,9 +17,9 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"berth/internal/testimage"
 	"berth/test/command"
 	"berth/test/node"
+	"berth/test/testimage"
 )
 
 const (

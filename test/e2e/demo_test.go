@@ -11,9 +11,9 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"berth/internal/demo"
-	"berth/internal/testimage"
 	"berth/test/command"
 	"berth/test/node"
+	"berth/test/testimage"
 )
 
 // berth demo needs nothing but the archive of its image, shows how each container ends, and leaves

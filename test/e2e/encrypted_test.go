@@ -27,9 +27,9 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/testimage"
-	"berth/internal/testimage/testregistry"
 	"berth/test/node"
+	"berth/test/testimage"
+	"berth/test/testimage/testregistry"
 )
 
 // encrypted is a layer of which the registry has the cipher text.

@@ -21,9 +21,9 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/testimage"
-	"berth/internal/testimage/testregistry"
 	"berth/test/node"
+	"berth/test/testimage"
+	"berth/test/testimage/testregistry"
 )
 
 func TestImagesArePulledListedAndRemoved(t *testing.T) {

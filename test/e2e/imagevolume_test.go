@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/testimage"
 	"berth/test/node"
+	"berth/test/testimage"
 )
 
 const volumeImage = "localhost/volume:latest"

@@ -13,8 +13,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/testimage"
 	"berth/test/node"
+	"berth/test/testimage"
 )
 
 // A path reaches containerd, the OCI runtime, mounts, logs and the records as it is, whatever its

@@ -18,10 +18,10 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/peer/peertest"
-	"berth/internal/testimage"
-	"berth/internal/testimage/testregistry"
 	"berth/test/node"
+	"berth/test/peertest"
+	"berth/test/testimage"
+	"berth/test/testimage/testregistry"
 )
 
 // egress is what a registry has sent, by what it was.

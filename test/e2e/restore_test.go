@@ -19,9 +19,9 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/testimage"
-	"berth/internal/testimage/testregistry"
 	"berth/test/node"
+	"berth/test/testimage"
+	"berth/test/testimage/testregistry"
 )
 
 // guest reports whether this is the guest of test/guest, whose CRIU works on its kernel.

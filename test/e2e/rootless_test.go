@@ -20,8 +20,8 @@ import (
 
 	"berth/internal/cri"
 	"berth/internal/demo"
-	"berth/internal/testimage"
 	"berth/test/node"
+	"berth/test/testimage"
 )
 
 // imageOf writes the archive of the demo's image into the home directory of a user.

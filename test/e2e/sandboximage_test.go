@@ -13,9 +13,9 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/testimage"
-	"berth/internal/testimage/testregistry"
 	"berth/test/node"
+	"berth/test/testimage"
+	"berth/test/testimage/testregistry"
 )
 
 // pauseImage serves an image that has a pause program and nothing else, not even the directories

@@ -13,8 +13,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/testimage"
 	"berth/test/node"
+	"berth/test/testimage"
 )
 
 // berth, or containerd, is killed while images are mounted to be read, which volumes of images are

@@ -23,10 +23,10 @@ import (
 
 	"berth/internal/adopt"
 	"berth/internal/cgroup"
-	"berth/internal/testimage"
-	"berth/internal/testimage/testregistry"
 	"berth/test/client"
 	"berth/test/node"
+	"berth/test/testimage"
+	"berth/test/testimage/testregistry"
 )
 
 // PROPERTIES 46: to a kubelet that is given berth's socket in the place of the one of containerd's CRI

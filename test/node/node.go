@@ -22,7 +22,7 @@ import (
 
 	"berth/internal/cri"
 	bridges "berth/internal/network"
-	"berth/internal/testimage"
+	"berth/test/testimage"
 )
 
 // Busybox is the image that each node has from its start.

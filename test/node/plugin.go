@@ -20,8 +20,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/adopt"
-	"berth/internal/testimage"
 	"berth/test/command"
+	"berth/test/testimage"
 )
 
 // Pause is the image of the pause processes of containerd's CRI plug-in: see [Node.StartPlugin].

@@ -11,8 +11,8 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/testimage/testregistry"
 	"berth/test/node"
+	"berth/test/testimage/testregistry"
 )
 
 // PROPERTIES 39: a machine is killed at any instant of pulls and imports. No image that is listed after

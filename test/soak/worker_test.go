@@ -17,8 +17,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cri"
-	"berth/internal/testimage"
 	"berth/test/node"
+	"berth/test/testimage"
 )
 
 // kind is how a container ends.

@@ -19,10 +19,10 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cri"
-	"berth/internal/testimage"
-	"berth/internal/testimage/testregistry"
 	"berth/test/command"
 	"berth/test/node"
+	"berth/test/testimage"
+	"berth/test/testimage/testregistry"
 )
 
 const (

@@ -15,7 +15,7 @@ import (
 	"runtime"
 
 	"berth/internal/demo"
-	"berth/internal/testimage"
+	"berth/test/testimage"
 )
 
 func main() {

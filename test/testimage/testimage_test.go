@@ -13,8 +13,8 @@ import (
 	"testing"
 
 	"berth/internal/embed"
-	"berth/internal/embed/embedtest"
-	"berth/internal/testimage"
+	"berth/test/embedtest"
+	"berth/test/testimage"
 
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
