@@ -7,6 +7,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -27,15 +28,17 @@ type file struct {
 
 var fset = token.NewFileSet()
 
-// parse reads every Go file of the module once. The modules below tools are not part of it.
+// parse reads every Go file of the module once, and of no other module below it.
 var parse = sync.OnceValues(func() ([]file, error) {
 	var all []file
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() && slices.Contains([]string{"build", "tools", ".git"}, d.Name()) {
-			return filepath.SkipDir
+		if d.IsDir() && path != root {
+			if _, err := os.Stat(filepath.Join(path, "go.mod")); err == nil || d.Name() == "build" || d.Name() == ".git" {
+				return filepath.SkipDir
+			}
 		}
 		if d.IsDir() || !strings.HasSuffix(path, ".go") {
 			return nil
@@ -64,12 +67,13 @@ func source(t *testing.T) []file {
 	return all
 }
 
-// rooms returns the packages below internal, without those that only hold tests of another room.
+// rooms returns the packages of the runtime and of its tools, without those that only hold tests of
+// another room.
 func rooms(t *testing.T) map[string][]file {
 	t.Helper()
 	m := map[string][]file{}
 	for _, f := range source(t) {
-		if inside(f.room, "internal") && !f.test {
+		if inside(f.room, "internal", "tools") && !f.test {
 			m[f.room] = append(m[f.room], f)
 		}
 	}
