@@ -259,9 +259,9 @@ rules: $(BUILD)/promtool ## Check the Prometheus rules, and the queries of the G
 setup: ## Install the Debian packages that are missing; does nothing when all are there
 	@tools/setup.sh
 
-# tools/go.mod pins the versions of these programs. A change there rebuilds them, and nothing
+# tools/programs/go.mod pins the versions of these programs. A change there rebuilds them, and nothing
 # else does. `go build -o` does not touch a file that is up to date, so the recipes do.
-PINNED  := tools/go.mod tools/go.sum
+PINNED  := tools/programs/go.mod tools/programs/go.sum
 PLUGINS := bridge loopback host-local portmap firewall
 
 # berth runs pods with these. Tests and bench also start a containerd beside berth.
@@ -270,15 +270,15 @@ programs: $(addprefix $(LIBEXEC)/,containerd-shim-runc-v2 runc pause berth-logge
 tools: programs $(LIBEXEC)/containerd ## Build the shim, runc, pause, berth-logger, berth-exec, berth-seccomp, the CNI plug-ins, and containerd for tests
 
 $(LIBEXEC)/containerd-shim-runc-v2: package := ./shim
-$(LIBEXEC)/containerd-shim-runc-v2: $(wildcard tools/shim/*.go)
+$(LIBEXEC)/containerd-shim-runc-v2: $(wildcard tools/programs/shim/*.go)
 $(LIBEXEC)/containerd:              package := github.com/containerd/containerd/v2/cmd/containerd
 $(LIBEXEC)/containerd-shim-runc-v2 $(LIBEXEC)/containerd: $(PINNED)
-	cd tools && version=$$(go list -m -f '{{.Version}}' github.com/containerd/containerd/v2) && \
+	cd tools/programs && version=$$(go list -m -f '{{.Version}}' github.com/containerd/containerd/v2) && \
 	  go build -ldflags "$(STRIP) -X github.com/containerd/containerd/v2/version.Version=$$version" -o $@ $(package)
 	@touch $@
 
 $(LIBEXEC)/runc: $(PINNED)
-	cd tools && CGO_ENABLED=1 go build -tags 'seccomp netgo osusergo' \
+	cd tools/programs && CGO_ENABLED=1 go build -tags 'seccomp netgo osusergo' \
 	  -ldflags '$(STRIP) -linkmode external -extldflags -static' -o $@ github.com/opencontainers/runc
 	@touch $@
 
@@ -286,7 +286,7 @@ $(CNI)/bridge $(CNI)/loopback:   kind := main
 $(CNI)/host-local:               kind := ipam
 $(CNI)/portmap $(CNI)/firewall:  kind := meta
 $(addprefix $(CNI)/,$(PLUGINS)): $(CNI)/%: $(PINNED)
-	cd tools && go build -ldflags '$(STRIP)' -o $@ github.com/containernetworking/plugins/plugins/$(kind)/$*
+	cd tools/programs && go build -ldflags '$(STRIP)' -o $@ github.com/containernetworking/plugins/plugins/$(kind)/$*
 	@touch $@
 
 # How every C program is compiled: static, because a container has no libraries for it, and as one

@@ -36,8 +36,8 @@ func TestWhatIsTestedIsListedAsItIsPinned(t *testing.T) {
 	for what, want := range map[string]string{
 		"Go":                       required(t, "go.mod", "go"),
 		"containerd, inside berth": required(t, "go.mod", "github.com/containerd/containerd/v2"),
-		"containerd, beside berth": required(t, "tools/go.mod", "github.com/containerd/containerd/v2"),
-		"runc":                     required(t, "tools/go.mod", "github.com/opencontainers/runc"),
+		"containerd, beside berth": required(t, "tools/programs/go.mod", "github.com/containerd/containerd/v2"),
+		"runc":                     required(t, "tools/programs/go.mod", "github.com/opencontainers/runc"),
 		"kubelet":                  required(t, "tools/kubelet/go.mod", "k8s.io/kubernetes"),
 		"etcd":                     required(t, "tools/cluster/go.mod", "go.etcd.io/etcd/server/v3"),
 		"CoreDNS":                  required(t, "tools/cluster/go.mod", "github.com/coredns/coredns"),
@@ -46,7 +46,7 @@ func TestWhatIsTestedIsListedAsItIsPinned(t *testing.T) {
 
 		"control plane, kube-proxy, kubectl": required(t, "tools/kubelet/go.mod", "k8s.io/kubernetes"),
 		"CRI":                                required(t, "go.mod", "k8s.io/cri-api"),
-		"CNI plug-ins":                       required(t, "tools/go.mod", "github.com/containernetworking/plugins"),
+		"CNI plug-ins":                       required(t, "tools/programs/go.mod", "github.com/containernetworking/plugins"),
 	} {
 		if rows[what] != want {
 			t.Errorf("docs/releases.md says that %s is %q; it is %s", what, rows[what], want)

@@ -19,7 +19,7 @@ import (
 
 const (
 	// socketAnnotation names, in the specification of a sandbox, what the socket is called after that
-	// it shares with others. It differs from the group, which is the ID of the shim: see tools/shim.
+	// it shares with others. It differs from the group, which is the ID of the shim: see tools/programs/shim.
 	socketAnnotation = "io.containerd.runc.v2.group"
 	// groupTimeout is how long the shim of a group may take to answer when a pod is to join it.
 	groupTimeout = 500 * time.Millisecond

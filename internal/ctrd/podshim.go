@@ -23,7 +23,7 @@ const (
 	// shimController is the sandbox controller of containerd's that starts and ends shims with a
 	// sandbox API.
 	shimController = "shim"
-	// shimCapability is the annotation by which berth's own shim (tools/shim) says that it can be a
+	// shimCapability is the annotation by which berth's own shim (tools/programs/shim) says that it can be a
 	// sandbox without a process.
 	shimCapability = "io.berth.shim.sandbox"
 	// shimNetworkThread is the key under which berth's own shim says in the status of a sandbox

@@ -47,7 +47,7 @@ func run(m *testing.M) int {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-o", faulty, "./faulty")
-	cmd.Dir = "../../tools"
+	cmd.Dir = "../../tools/programs"
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build faulty: %v\n%s", err, out)
@@ -56,7 +56,7 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// faults are the rules of one node: see tools/faulty.
+// faults are the rules of one node: see tools/programs/faulty.
 type faults struct {
 	t   testing.TB
 	dir string

@@ -53,7 +53,7 @@ type sandboxes struct {
 	mu       sync.Mutex
 	id       string
 	netns    string
-	pinned   bool // nobody has said what the pod is: the shim itself is the sandbox, as of tools/shim
+	pinned   bool // nobody has said what the pod is: the shim itself is the sandbox, as of tools/programs/shim
 	pid      int
 	began    time.Time
 	status   int

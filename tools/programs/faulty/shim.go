@@ -115,7 +115,7 @@ type faultyManager struct{ shim.Shim }
 
 func newManager() shim.Shim { return faultyManager{manager.NewShimManager("io.containerd.runc.v2")} }
 
-// Info says what tools/shim says.
+// Info says what tools/programs/shim says.
 func (m faultyManager) Info(ctx context.Context, options io.Reader) (*types.RuntimeInfo, error) {
 	info, err := m.Shim.Info(ctx, options)
 	if err == nil {

@@ -1,4 +1,4 @@
-module berth/tools
+module berth/tools/programs
 
 go 1.26.6
 
