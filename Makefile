@@ -24,7 +24,7 @@ export BERTH_CNI_BIN := $(CNI)
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 COMMIT  := $(shell git rev-parse -q --verify HEAD 2>/dev/null || true)
 STRIP   := -s -w
-LDFLAGS := $(STRIP) -X berth/internal/version.Version=$(VERSION) -X berth/internal/version.Commit=$(COMMIT)
+LDFLAGS := $(STRIP) -X berth/internal/base/version.Version=$(VERSION) -X berth/internal/base/version.Commit=$(COMMIT)
 
 CC := gcc
 export CC
@@ -54,7 +54,7 @@ demo: setup programs $(IMAGE) build ## Run a real pod and show how its container
 
 ##@ Test
 
-# PKG, RUN and COUNT narrow unit, test and race: make unit PKG=./internal/lane RUN=Storm COUNT=50
+# PKG, RUN and COUNT narrow unit, test and race: make unit PKG=./internal/base/lane RUN=Storm COUNT=50
 PKG ?= ./...
 
 # The packages whose tests need root, because they make namespaces, mounts and cgroups, or read

@@ -7,7 +7,7 @@ import (
 	"encoding/hex"
 	"time"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 )
 
 // What a line says.

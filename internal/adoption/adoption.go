@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"berth/internal/adopt"
-	"berth/internal/config"
-	"berth/internal/connection"
+	"berth/internal/base/config"
+	"berth/internal/base/connection"
 	"berth/internal/ctrd"
 	"berth/internal/imagestore"
 	"berth/internal/pidfd"

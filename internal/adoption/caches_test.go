@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"berth/internal/adopt"
+	"berth/internal/base/wholefile"
 	"berth/internal/state"
-	"berth/internal/wholefile"
 )
 
 // PROPERTIES 46: an adoption that is killed while it copies CNI's result of a pod leaves no file behind once

@@ -11,8 +11,8 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/retry"
 	"berth/internal/cri"
-	"berth/internal/retry"
 )
 
 const (

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/adopt"
+	"berth/internal/base/exit"
 	"berth/internal/cgroup"
-	"berth/internal/exit"
 	"berth/internal/pidfd"
 )
 

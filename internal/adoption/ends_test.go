@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"berth/internal/adopt"
-	"berth/internal/exit"
+	"berth/internal/base/exit"
 	"berth/internal/pidfd"
 	"berth/internal/state"
 )

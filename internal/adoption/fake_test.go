@@ -34,7 +34,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/adopt"
-	"berth/internal/config"
+	"berth/internal/base/config"
 	"berth/internal/spec"
 	"berth/internal/state"
 )

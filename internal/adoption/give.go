@@ -14,11 +14,11 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/adopt"
+	"berth/internal/base/retry"
+	"berth/internal/base/wholefile"
 	"berth/internal/ctrd"
 	"berth/internal/logs"
-	"berth/internal/retry"
 	"berth/internal/state"
-	"berth/internal/wholefile"
 )
 
 // giving is the way of pods back to the plug-in.

@@ -16,11 +16,11 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/adopt"
+	"berth/internal/base/exit"
+	"berth/internal/base/wholefile"
 	"berth/internal/cgroup"
-	"berth/internal/exit"
 	"berth/internal/logs"
 	"berth/internal/state"
-	"berth/internal/wholefile"
 )
 
 // taking is the way of pods from the plug-in to berth.

@@ -23,7 +23,7 @@ func standard(path string) bool {
 }
 
 func TestPureRoomsImportTheStandardLibraryAlone(t *testing.T) {
-	for _, room := range []string{"internal/lane", "internal/exit", "internal/retry"} {
+	for _, room := range []string{"internal/base/lane", "internal/base/exit", "internal/base/retry"} {
 		for _, f := range rooms(t)[room] {
 			for _, p := range f.imports() {
 				if !standard(p) {
@@ -38,28 +38,28 @@ func TestPureRoomsImportTheStandardLibraryAlone(t *testing.T) {
 // inroot, each of which is a handful of lines that import nothing of berth.
 func TestRoomsImportNoSibling(t *testing.T) {
 	siblings := map[string][]string{
-		"internal/lane":     nil,
-		"internal/exit":     nil,
-		"internal/spec":     nil,
-		"internal/feed":     nil,
-		"internal/network":  nil,
-		"internal/logs":     {"berth/internal/event"}, // it says what happens to output
-		"internal/event":    {"berth/internal/exit"},
-		"internal/cgroup":   {"berth/internal/pidfd"}, // it ends processes
-		"internal/config":   nil,
-		"internal/recorder": {"berth/internal/event"}, // it keeps events
-		"internal/pins":     nil,
-		"internal/podfiles": nil,
-		"internal/peer":     nil,
-		"internal/manifest": nil,
-		"internal/pidfd":    {"berth/internal/exit"}, // it reports facts
-		"internal/apparmor": nil,
+		"internal/base/lane":   nil,
+		"internal/base/exit":   nil,
+		"internal/spec":        nil,
+		"internal/feed":        nil,
+		"internal/network":     nil,
+		"internal/logs":        {"berth/internal/base/event"}, // it says what happens to output
+		"internal/base/event":  {"berth/internal/base/exit"},
+		"internal/cgroup":      {"berth/internal/pidfd"}, // it ends processes
+		"internal/base/config": nil,
+		"internal/recorder":    {"berth/internal/base/event"}, // it keeps events
+		"internal/pins":        nil,
+		"internal/podfiles":    nil,
+		"internal/peer":        nil,
+		"internal/manifest":    nil,
+		"internal/pidfd":       {"berth/internal/base/exit"}, // it reports facts
+		"internal/apparmor":    nil,
 
-		"internal/namespace": nil,
-		"internal/inroot":    nil,
-		"internal/shims":     {"berth/internal/cgroup", "berth/internal/connection", "berth/internal/pidfd"},
+		"internal/namespace":   nil,
+		"internal/base/inroot": nil,
+		"internal/shims":       {"berth/internal/cgroup", "berth/internal/base/connection", "berth/internal/pidfd"},
 	}
-	small := []string{"berth/internal/retry", "berth/internal/namespace", "berth/internal/inroot"}
+	small := []string{"berth/internal/base/retry", "berth/internal/namespace", "berth/internal/base/inroot"}
 	for room, allowed := range siblings {
 		for _, f := range rooms(t)[room] {
 			for _, p := range f.imports() {
@@ -90,13 +90,13 @@ func importers(t *testing.T, paths, allowed []string, why string) {
 func TestContainerdIsImportedByItsAdapterAlone(t *testing.T) {
 	importers(t,
 		[]string{containerd + "/client", containerd + "/core", containerd + "/cmd", containerd + "/plugins"},
-		[]string{"internal/aside", "internal/connection", "internal/ctrd", "internal/embed", "internal/imagestore", "internal/unpack", "test/world", "test/bench"}, // test/world fakes containerd, test/bench starts it
+		[]string{"internal/aside", "internal/base/connection", "internal/ctrd", "internal/embed", "internal/imagestore", "internal/unpack", "test/world", "test/bench"}, // test/world fakes containerd, test/bench starts it
 		"only connection, ctrd, imagestore, embed, aside and unpack know containerd, and translate its errors")
 }
 
 func TestGRPCIsImportedByFewRooms(t *testing.T) {
 	importers(t, []string{grpc},
-		[]string{"internal/cadvisor", "internal/connection", "internal/cri", "internal/ctrd", "internal/observe", "test"},
+		[]string{"internal/cadvisor", "internal/base/connection", "internal/cri", "internal/ctrd", "internal/observe", "test"},
 		"only cri and cadvisor serve gRPC, connection and ctrd call it, and observe counts and traces the calls; other rooms return errors of containerd/errdefs")
 }
 
@@ -107,8 +107,8 @@ func TestFakesAreNotAPartOfBerth(t *testing.T) {
 // CRI's messages are the words of the rooms that carry out what CRI asks for, and of no other.
 func TestCRIMessagesStayOutOfTheRoomsBelow(t *testing.T) {
 	below := []string{
-		"internal/lane", "internal/exit", "internal/pidfd", "internal/cgroup", "internal/fdstore", "internal/logs",
-		"internal/network", "internal/pins", "internal/podfiles", "internal/recorder", "internal/event", "internal/config", "internal/embed",
+		"internal/base/lane", "internal/base/exit", "internal/pidfd", "internal/cgroup", "internal/fdstore", "internal/logs",
+		"internal/network", "internal/pins", "internal/podfiles", "internal/recorder", "internal/base/event", "internal/base/config", "internal/embed",
 	}
 	for _, f := range source(t) {
 		for _, p := range f.imports() {

@@ -19,7 +19,7 @@ func TestEveryEventIsMadeSomewhere(t *testing.T) {
 		ast.Inspect(f.ast, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.FuncDecl:
-				if f.room == "internal/event" && n.Recv != nil && n.Name.Name == "line" {
+				if f.room == "internal/base/event" && n.Recv != nil && n.Name.Name == "line" {
 					events[n.Recv.List[0].Type.(*ast.Ident).Name] = n
 				}
 			case *ast.CompositeLit:

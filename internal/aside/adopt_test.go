@@ -14,7 +14,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 )
 
 // PROPERTIES 17: a task whose shim answered again was given up when it could not be loaded at the

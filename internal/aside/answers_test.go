@@ -15,7 +15,7 @@ import (
 	"github.com/containerd/ttrpc"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 )
 
 type connects struct{ shimapi.TTRPCTaskService }

@@ -25,8 +25,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/connection"
-	"berth/internal/processors"
+	"berth/internal/base/connection"
+	"berth/internal/base/processors"
 )
 
 const (

@@ -3,7 +3,7 @@
 package bundle
 
 import (
-	"berth/internal/event"
+	"berth/internal/base/event"
 )
 
 // allow returns an event with those of its fields that are written, or false if its kind is not

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"berth/internal/event"
-	"berth/internal/exit"
+	"berth/internal/base/event"
+	"berth/internal/base/exit"
 	"berth/internal/recorder"
 )
 

@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"berth/internal/config"
-	"berth/internal/event"
+	"berth/internal/base/config"
+	"berth/internal/base/event"
 	"berth/internal/recorder"
 )
 

@@ -3,7 +3,7 @@
 package bundle
 
 import (
-	"berth/internal/config"
+	"berth/internal/base/config"
 )
 
 // Configuration is what is written of the settings. It has no text that a person has chosen: a

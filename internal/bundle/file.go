@@ -13,7 +13,7 @@ import (
 	"io"
 	"time"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 )
 
 // maxRead is how many bytes of a bundle are read at most, unpacked, and maxLine how long a line may

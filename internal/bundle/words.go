@@ -9,7 +9,7 @@ import (
 
 	"github.com/distribution/reference"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 )
 
 // terms are the words of berth's own that are written: states, steps, actions, and so on.

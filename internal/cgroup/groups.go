@@ -16,7 +16,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/kernelversion"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/retry"
+	"berth/internal/base/retry"
 )
 
 // finished is the attribute of a group whose run finished by itself, and left processes that are to

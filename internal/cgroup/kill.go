@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/base/retry"
 	"berth/internal/pidfd"
-	"berth/internal/retry"
 )
 
 // KillAll sends SIGKILL to all processes of the group, and of the groups below it, until it sees

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/retry"
+	"berth/internal/base/retry"
 )
 
 // RemoveAll ends the processes of a group and removes it, and all groups below it, from every

@@ -20,8 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/errkind"
-	"berth/internal/inroot"
+	"berth/internal/base/errkind"
+	"berth/internal/base/inroot"
 	"berth/internal/pod"
 )
 

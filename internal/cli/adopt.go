@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth/internal/adopt"
-	"berth/internal/config"
+	"berth/internal/base/config"
 	"berth/internal/migrate"
 )
 

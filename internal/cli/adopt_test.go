@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"berth/internal/adopt"
-	"berth/internal/config"
+	"berth/internal/base/config"
 	"berth/internal/state"
 )
 

@@ -14,10 +14,10 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/base/version"
 	"berth/internal/bundle"
 	"berth/internal/cri"
 	"berth/internal/recorder"
-	"berth/internal/version"
 )
 
 const (

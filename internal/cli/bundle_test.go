@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"berth/internal/base/event"
 	"berth/internal/bundle"
-	"berth/internal/event"
 	"berth/internal/recorder"
 )
 

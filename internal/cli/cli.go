@@ -21,10 +21,10 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
-	"berth/internal/asynclog"
-	"berth/internal/config"
+	"berth/internal/base/asynclog"
+	"berth/internal/base/config"
+	"berth/internal/base/version"
 	"berth/internal/cri"
-	"berth/internal/version"
 )
 
 // Serve runs the daemon until ctx ends, and calls ready once it serves. What comes from changes

@@ -22,8 +22,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"sigs.k8s.io/yaml"
 
-	"berth/internal/asynclog"
-	"berth/internal/config"
+	"berth/internal/base/asynclog"
+	"berth/internal/base/config"
 	"berth/internal/cri"
 	"berth/internal/manifest"
 )

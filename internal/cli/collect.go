@@ -15,10 +15,10 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/lane"
+	"berth/internal/base/version"
 	"berth/internal/cri"
-	"berth/internal/lane"
 	"berth/internal/page"
-	"berth/internal/version"
 )
 
 // liveTimeout is how long each question about how things are now may take. What is not answered is

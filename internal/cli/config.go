@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/config"
+	"berth/internal/base/config"
 )
 
 const defaultConfig = "/etc/berth/config.toml"

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"berth/internal/config"
+	"berth/internal/base/config"
 )
 
 // Every command, flag and setting that a document names exists.

@@ -18,10 +18,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"berth/internal/base/version"
 	"berth/internal/cri"
 	"berth/internal/doctor"
 	"berth/internal/drill"
-	"berth/internal/version"
 )
 
 // doctorFlags are what a person may say to doctor.

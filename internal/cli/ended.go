@@ -9,8 +9,8 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/event"
 	"berth/internal/cri"
-	"berth/internal/event"
 )
 
 // endedState is the state of a container or pod whose process has ended, which is not on record

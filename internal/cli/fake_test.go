@@ -24,9 +24,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-streaming/pkg/streaming"
 
+	"berth/internal/base/event"
 	"berth/internal/bundle"
 	"berth/internal/cri"
-	"berth/internal/event"
 	"berth/internal/image"
 	"berth/internal/recorder"
 )

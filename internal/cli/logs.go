@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/inroot"
 	"berth/internal/cri"
-	"berth/internal/inroot"
 )
 
 func (a *app) logsCommand() *cobra.Command {

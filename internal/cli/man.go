@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
 
-	"berth/internal/version"
+	"berth/internal/base/version"
 )
 
 // manCommand writes the manual. It is hidden: packages call it.

@@ -22,7 +22,7 @@ import (
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/config"
+	"berth/internal/base/config"
 	"berth/internal/cri"
 	"berth/internal/migrate"
 )

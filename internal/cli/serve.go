@@ -19,8 +19,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/asynclog"
-	"berth/internal/config"
+	"berth/internal/base/asynclog"
+	"berth/internal/base/config"
 	"berth/internal/journal"
 )
 

@@ -21,9 +21,9 @@ import (
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/lane"
+	"berth/internal/base/version"
 	"berth/internal/cri"
-	"berth/internal/lane"
-	"berth/internal/version"
 )
 
 func (a *app) statusCommand() *cobra.Command {

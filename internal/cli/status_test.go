@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"berth/internal/version"
+	"berth/internal/base/version"
 )
 
 // A script that waits for a node could not see that it was not ready.

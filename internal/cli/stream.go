@@ -27,7 +27,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
 
-	"berth/internal/peercred"
+	"berth/internal/base/peercred"
 )
 
 // pingInterval is how often a stream's connection is checked, so that a service that is gone

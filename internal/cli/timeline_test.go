@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"berth/internal/base/lane"
 	"berth/internal/cri"
-	"berth/internal/lane"
 	"berth/internal/recorder"
 	"berth/internal/why"
 )

@@ -16,8 +16,8 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/lane"
 	"berth/internal/cri"
-	"berth/internal/lane"
 	"berth/internal/recorder"
 )
 

@@ -15,8 +15,8 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/lane"
 	"berth/internal/cri"
-	"berth/internal/lane"
 )
 
 const (

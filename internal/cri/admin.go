@@ -16,10 +16,10 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"berth/internal/base/event"
+	"berth/internal/base/lane"
 	"berth/internal/bundle"
-	"berth/internal/event"
 	"berth/internal/image"
-	"berth/internal/lane"
 	"berth/internal/recorder"
 	"berth/internal/why"
 )

@@ -23,8 +23,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/event"
 	"berth/internal/bundle"
-	"berth/internal/event"
 	"berth/internal/image"
 	"berth/internal/recorder"
 )

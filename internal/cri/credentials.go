@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 
-	"berth/internal/event"
-	"berth/internal/peercred"
+	"berth/internal/base/event"
+	"berth/internal/base/peercred"
 )
 
 // local are the credentials of a server on a Unix socket: nothing is encrypted, and the kernel says

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/version"
+	"berth/internal/base/version"
 )
 
 // Pods is what the runtime service needs of the controller.

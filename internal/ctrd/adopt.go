@@ -26,8 +26,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"berth/internal/adopt"
-	"berth/internal/connection"
-	"berth/internal/exit"
+	"berth/internal/base/connection"
+	"berth/internal/base/exit"
 	"berth/internal/spec"
 )
 

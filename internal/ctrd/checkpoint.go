@@ -18,7 +18,7 @@ import (
 	"github.com/containerd/typeurl/v2"
 	"google.golang.org/protobuf/types/known/emptypb"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 )
 
 // PauseTask keeps the processes of a task from running. It reports whether the shim was asked for

@@ -12,7 +12,7 @@ import (
 
 	"github.com/containerd/containerd/v2/core/snapshots"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 	"berth/internal/imagestore"
 	"berth/internal/shims"
 )

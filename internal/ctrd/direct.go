@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/aside"
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 	"berth/internal/stream"
 )
 

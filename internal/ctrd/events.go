@@ -14,8 +14,8 @@ import (
 	"github.com/containerd/typeurl/v2"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/connection"
-	"berth/internal/exit"
+	"berth/internal/base/connection"
+	"berth/internal/base/exit"
 )
 
 const (

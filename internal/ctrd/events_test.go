@@ -10,7 +10,7 @@ import (
 	"github.com/containerd/containerd/v2/core/events"
 	"github.com/containerd/typeurl/v2"
 
-	"berth/internal/exit"
+	"berth/internal/base/exit"
 )
 
 // For a task whose shim has died containerd publishes a 137 that nobody measured. It was taken for

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/emptypb"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 	"berth/internal/stream"
 )
 

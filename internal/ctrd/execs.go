@@ -10,7 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 	"berth/internal/pidfd"
 	"berth/internal/stream"
 )

@@ -22,7 +22,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/emptypb"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 	"berth/internal/shims"
 )
 

@@ -13,7 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 	"berth/internal/pod"
 )
 

@@ -12,7 +12,7 @@ import (
 	"github.com/containerd/typeurl/v2"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 	"berth/internal/shims"
 )
 

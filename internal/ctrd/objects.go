@@ -19,7 +19,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/proto"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 	"berth/internal/pod"
 )
 

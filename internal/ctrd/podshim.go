@@ -15,7 +15,7 @@ import (
 	"github.com/containerd/typeurl/v2"
 	"google.golang.org/protobuf/proto"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 	"berth/internal/pod"
 )
 

@@ -15,7 +15,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 	"berth/internal/pidfd"
 	"berth/internal/pins"
 	"berth/internal/pod"

@@ -11,7 +11,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 	"berth/internal/shims"
 	"berth/test/embedtest"
 )

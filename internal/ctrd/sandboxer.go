@@ -12,7 +12,7 @@ import (
 	"github.com/containerd/typeurl/v2"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 	"berth/internal/pod"
 	"berth/internal/state"
 )

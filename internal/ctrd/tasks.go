@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/emptypb"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 	"berth/internal/pod"
 )
 

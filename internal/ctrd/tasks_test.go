@@ -14,7 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
 
-	"berth/internal/exit"
+	"berth/internal/base/exit"
 	"berth/internal/pod"
 )
 

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/emptypb"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 )
 
 // resourcesURL is the type under which shims expect cgroup settings.

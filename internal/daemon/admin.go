@@ -14,15 +14,15 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/config"
+	"berth/internal/base/event"
+	"berth/internal/base/lane"
+	"berth/internal/base/version"
 	"berth/internal/bundle"
-	"berth/internal/config"
 	"berth/internal/cri"
-	"berth/internal/event"
 	"berth/internal/image"
 	"berth/internal/imagestore"
-	"berth/internal/lane"
 	"berth/internal/recorder"
-	"berth/internal/version"
 	"berth/internal/why"
 )
 

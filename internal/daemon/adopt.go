@@ -8,7 +8,7 @@ import (
 
 	"berth/internal/adopt"
 	"berth/internal/adoption"
-	"berth/internal/config"
+	"berth/internal/base/config"
 )
 
 // Adopt takes over the pods of containerd's CRI plug-in, or gives them back, while they run: see

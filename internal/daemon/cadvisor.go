@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 
+	"berth/internal/base/version"
 	"berth/internal/cadvisor"
 	"berth/internal/cgroup"
-	"berth/internal/version"
 )
 
 // openCAdvisor opens what the cAdvisor in the kubelet connects to. It has to be there before the

@@ -6,9 +6,9 @@ import (
 	"context"
 	"path/filepath"
 
+	"berth/internal/base/event"
 	"berth/internal/cgroup"
 	"berth/internal/checkpoint"
-	"berth/internal/event"
 	"berth/internal/pod"
 	"berth/internal/stream"
 )

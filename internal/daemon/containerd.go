@@ -15,12 +15,12 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
+	"berth/internal/base/retry"
 	"berth/internal/ctrd"
 	"berth/internal/embed"
 	"berth/internal/pidfd"
 	"berth/internal/pod"
-	"berth/internal/retry"
 	"berth/internal/shims"
 	"berth/internal/state"
 )

@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"berth/internal/base/event"
 	"berth/internal/cri"
 	"berth/internal/ctrd"
-	"berth/internal/event"
 	"berth/internal/feed"
 	"berth/internal/observe"
 	"berth/internal/pod"

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"berth/internal/asynclog"
-	"berth/internal/retry"
+	"berth/internal/base/asynclog"
+	"berth/internal/base/retry"
 )
 
 // flushTimeout is how long the log may take to be written before berth ends because of a panic.

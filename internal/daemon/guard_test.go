@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/asynclog"
+	"berth/internal/base/asynclog"
 )
 
 func TestMain(m *testing.M) {

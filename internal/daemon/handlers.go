@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"berth/internal/config"
+	"berth/internal/base/config"
 	"berth/internal/image"
 	"berth/internal/pod"
 	"berth/internal/spec"

@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"berth/internal/asynclog"
-	"berth/internal/config"
+	"berth/internal/base/asynclog"
+	"berth/internal/base/config"
 )
 
 // A handler whose shim is named by its path had another runc, in another directory, than the one

@@ -17,13 +17,13 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/apparmor"
-	"berth/internal/config"
+	"berth/internal/base/config"
+	"berth/internal/base/version"
 	"berth/internal/image"
 	"berth/internal/network"
 	"berth/internal/pod"
 	"berth/internal/policy"
 	"berth/internal/probe"
-	"berth/internal/version"
 )
 
 // health answers CRI's Status.

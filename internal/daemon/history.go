@@ -17,13 +17,13 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/adopt"
-	"berth/internal/event"
-	"berth/internal/exit"
-	"berth/internal/inroot"
+	"berth/internal/base/event"
+	"berth/internal/base/exit"
+	"berth/internal/base/inroot"
+	"berth/internal/base/version"
 	"berth/internal/pod"
 	"berth/internal/recorder"
 	"berth/internal/state"
-	"berth/internal/version"
 )
 
 // openRecorder opens the flight recorder.

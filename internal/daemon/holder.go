@@ -16,10 +16,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/base/version"
 	"berth/internal/cgroup"
 	"berth/internal/ctrd"
 	"berth/internal/stream"
-	"berth/internal/version"
 )
 
 // HolderCommand is the hidden command that is a holder of streams. Its argument is a directory.

@@ -11,8 +11,8 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/event"
 	"berth/internal/durable"
-	"berth/internal/event"
 	"berth/internal/image"
 	"berth/internal/imagestore"
 	"berth/internal/pod"

@@ -19,8 +19,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/base/peercred"
 	"berth/internal/fdstore"
-	"berth/internal/peercred"
 )
 
 // keptListener is the name of the CRI socket in the service manager's descriptor store. No sandbox

@@ -12,8 +12,8 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/asynclog"
-	"berth/internal/config"
+	"berth/internal/base/asynclog"
+	"berth/internal/base/config"
 	"berth/internal/shims"
 	"berth/internal/state"
 )

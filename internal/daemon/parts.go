@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"berth/internal/config"
+	"berth/internal/base/config"
 )
 
 // part is one of the things that run for as long as berth does. If it returns an error, berth ends.

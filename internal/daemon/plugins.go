@@ -10,11 +10,11 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/retry"
+	"berth/internal/base/version"
 	"berth/internal/cri"
 	"berth/internal/nri"
 	"berth/internal/pod"
-	"berth/internal/retry"
-	"berth/internal/version"
 )
 
 // plugins are the NRI plug-ins of this node.

@@ -7,10 +7,10 @@ import (
 	"path/filepath"
 	"time"
 
+	"berth/internal/base/config"
 	"berth/internal/cdi"
 	"berth/internal/cgroup"
 	"berth/internal/checkpoint"
-	"berth/internal/config"
 	"berth/internal/imagestore"
 	"berth/internal/pins"
 	"berth/internal/pod"

@@ -8,7 +8,7 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"berth/internal/config"
+	"berth/internal/base/config"
 	"berth/internal/image"
 	"berth/internal/pod"
 	"berth/internal/policy"

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"berth/internal/retry"
+	"berth/internal/base/retry"
 )
 
 // socketInterval is how often berth looks whether clients still find its sockets.

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"berth/internal/asynclog"
+	"berth/internal/base/asynclog"
 	"berth/internal/fdstore"
 )
 

@@ -14,12 +14,12 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/access"
+	"berth/internal/base/config"
+	"berth/internal/base/version"
 	"berth/internal/cgroup"
-	"berth/internal/config"
 	"berth/internal/logs"
 	"berth/internal/pod"
 	"berth/internal/stream"
-	"berth/internal/version"
 )
 
 // openAccess opens the log of who used a container.

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/errkind"
+	"berth/internal/base/errkind"
 )
 
 // upperless are the file systems on which overlayfs cannot have its upper directory.

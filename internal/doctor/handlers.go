@@ -13,7 +13,7 @@ import (
 
 	ocifeatures "github.com/opencontainers/runtime-spec/specs-go/features"
 
-	"berth/internal/config"
+	"berth/internal/base/config"
 	"berth/internal/probe"
 )
 

@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/config"
+	"berth/internal/base/config"
 	"berth/internal/cri"
 )
 

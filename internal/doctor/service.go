@@ -11,7 +11,7 @@ import (
 	"strings"
 	"syscall"
 
-	"berth/internal/config"
+	"berth/internal/base/config"
 )
 
 // used returns the settings that a running berth says it uses.

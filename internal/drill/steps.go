@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/peercred"
+	"berth/internal/base/peercred"
 	"berth/internal/pidfd"
 )
 

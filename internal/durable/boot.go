@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"berth/internal/wholefile"
+	"berth/internal/base/wholefile"
 )
 
 // bootName is the file that says which boot the images were made in.

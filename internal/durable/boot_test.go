@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"berth/internal/wholefile"
+	"berth/internal/base/wholefile"
 )
 
 // PROPERTIES 39: images are doubted after a boot that did not follow a clean stop, until they were

@@ -13,7 +13,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/retry"
+	"berth/internal/base/retry"
 )
 
 // Kind is what an item is.

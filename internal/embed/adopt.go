@@ -25,7 +25,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/aside"
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 )
 
 const (

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/anypb"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 	"berth/internal/embed"
 	"berth/test/embedtest"
 )

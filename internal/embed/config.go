@@ -14,7 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 )
 
 // Namespace is the containerd namespace that berth keeps everything in, the one

@@ -11,7 +11,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/errkind"
+	"berth/internal/base/errkind"
 )
 
 // Pulled is how a pull ended.

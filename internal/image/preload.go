@@ -19,8 +19,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/retry"
-	"berth/internal/wholefile"
+	"berth/internal/base/retry"
+	"berth/internal/base/wholefile"
 )
 
 // archiveSuffixes end the names of what is an archive in image.preload_dir.

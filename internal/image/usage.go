@@ -9,7 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/retry"
+	"berth/internal/base/retry"
 )
 
 const (

@@ -20,7 +20,7 @@ import (
 	"github.com/containerd/platforms"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 	"berth/internal/image"
 )
 

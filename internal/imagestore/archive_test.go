@@ -25,7 +25,7 @@ import (
 	specs "github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 	"berth/internal/image"
 	"berth/test/testimage"
 	"berth/test/testimage/testregistry"

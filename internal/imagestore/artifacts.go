@@ -27,7 +27,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/artifact"
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 	"berth/internal/durable"
 	"berth/internal/image"
 )

@@ -23,7 +23,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/opencontainers/go-digest"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 	"berth/internal/image"
 	"berth/internal/spec"
 	"berth/test/testimage"

@@ -17,8 +17,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"berth/internal/connection"
-	"berth/internal/processors"
+	"berth/internal/base/connection"
+	"berth/internal/base/processors"
 )
 
 // maxBlob is how large a manifest, an index or a configuration may be, in bytes. containerd's

@@ -9,7 +9,7 @@ import (
 	"github.com/containerd/containerd/v2/core/content"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/processors"
+	"berth/internal/base/processors"
 )
 
 // asking is a writer that notes for how long its caller's thread asks to run at a time.

@@ -21,7 +21,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 )
 
 // changesLease is how long what a comparison of layers makes in containerd is kept if berth is

@@ -20,7 +20,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 )
 
 // checkpointPrefixes begin the annotations of an image that holds a checkpoint of a container: the

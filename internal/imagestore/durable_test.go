@@ -24,7 +24,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/opencontainers/go-digest"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 	"berth/internal/durable"
 	"berth/internal/embed"
 	"berth/internal/image"

@@ -8,7 +8,7 @@ import (
 
 	"github.com/containerd/containerd/v2/core/content"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 	"berth/test/durabletest"
 )
 

@@ -8,8 +8,8 @@ import (
 
 	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
 
-	"berth/internal/connection"
-	"berth/internal/errkind"
+	"berth/internal/base/connection"
+	"berth/internal/base/errkind"
 	"berth/internal/image"
 )
 

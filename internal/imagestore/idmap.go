@@ -12,7 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 )
 
 // MapsOwners reports whether a snapshotter can shift the owners of the files of a snapshot, as user

@@ -12,7 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/inroot"
+	"berth/internal/base/inroot"
 )
 
 // ReadFiles reads files of an image. Links are followed within the image only.

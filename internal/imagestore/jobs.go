@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/errdefs"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 )
 
 const (

@@ -18,7 +18,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/filters"
 	"github.com/containerd/errdefs"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 )
 
 // leaseStore keeps leases as containerd does.

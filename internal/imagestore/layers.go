@@ -14,7 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 	selabel "github.com/opencontainers/selinux/go-selinux/label"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 	"berth/internal/pod"
 	"berth/internal/spec"
 )

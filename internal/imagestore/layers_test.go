@@ -14,7 +14,7 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 )
 
 // fragile is a snapshotter that dies after some changes, until it is mended.

@@ -15,7 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 	"berth/internal/image"
 )
 

@@ -29,7 +29,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 	"berth/internal/durable"
 	"berth/internal/image"
 	"berth/internal/unpack"

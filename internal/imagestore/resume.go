@@ -18,8 +18,8 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/connection"
-	"berth/internal/errkind"
+	"berth/internal/base/connection"
+	"berth/internal/base/errkind"
 	"berth/internal/image"
 )
 

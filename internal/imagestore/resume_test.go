@@ -13,7 +13,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 	"berth/internal/image"
 	"berth/test/testimage"
 	"berth/test/testimage/testregistry"

@@ -18,7 +18,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 )
 
 const (

@@ -19,7 +19,7 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 )
 
 // slow is a containerd that makes leases once goOn is closed, also for callers that have gone.

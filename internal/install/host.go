@@ -13,7 +13,7 @@ import (
 	"strings"
 	"syscall"
 
-	"berth/internal/wholefile"
+	"berth/internal/base/wholefile"
 )
 
 // unitDirs are where systemd looks for units of the host.

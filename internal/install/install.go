@@ -14,7 +14,7 @@ import (
 	"strings"
 	"syscall"
 
-	"berth/internal/wholefile"
+	"berth/internal/base/wholefile"
 )
 
 // Options say what is installed and where.

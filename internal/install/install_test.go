@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"testing"
 
-	"berth/internal/wholefile"
+	"berth/internal/base/wholefile"
 )
 
 // tree is what an archive has, in a version.

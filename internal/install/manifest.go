@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strings"
 
-	"berth/internal/wholefile"
+	"berth/internal/base/wholefile"
 )
 
 // Files is the name of the list in an archive: what there is to install, with its sums, as sha256sum

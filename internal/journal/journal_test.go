@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"berth/internal/asynclog"
+	"berth/internal/base/asynclog"
 )
 
 // journald is a fake one: a socket, and what it has received.

@@ -15,7 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 )
 
 // disk is where logs lie. Any call may hang for ever.

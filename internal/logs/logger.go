@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 )
 
 // pipesName is a file in Dir that says which pipes the container writes to, so that they can be found

@@ -16,7 +16,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 )
 
 // DefaultMaxLine is how many bytes of a line go into one log line when Options do not say.

@@ -19,7 +19,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 )
 
 // logger is the berth-logger that is built once for all tests.

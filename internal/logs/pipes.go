@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 )
 
 // socket is the logger's, in Dir: see logger/logger.c for what is said over it.

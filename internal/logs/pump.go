@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 )
 
 // What fails is tried again after firstWait, which doubles up to lastWait.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 )
 
 // Run moves the output to the log until all streams have ended, ctx ends, or Close. It returns nil

@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"strings"
 
-	"berth/internal/config"
+	"berth/internal/base/config"
 )
 
 // Tables of containerd's configuration, as version 3 calls them.

@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"strings"
 
-	"berth/internal/config"
+	"berth/internal/base/config"
 )
 
 const crioSocket = "/run/crio/crio.sock"

@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"berth/internal/wholefile"
+	"berth/internal/base/wholefile"
 )
 
 // What became of a migration.

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"syscall"
 
-	"berth/internal/config"
+	"berth/internal/base/config"
 )
 
 // What a node can be moved from.

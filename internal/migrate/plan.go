@@ -15,7 +15,7 @@ import (
 	"slices"
 	"strings"
 
-	"berth/internal/config"
+	"berth/internal/base/config"
 )
 
 // settingsFile is the drop-in file that a migration writes.

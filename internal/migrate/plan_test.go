@@ -16,7 +16,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
-	"berth/internal/config"
+	"berth/internal/base/config"
 )
 
 var update = flag.Bool("update", false, "write the golden files")

@@ -17,7 +17,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
-	"berth/internal/config"
+	"berth/internal/base/config"
 )
 
 // upstream is one host from which the images of a registry may come.

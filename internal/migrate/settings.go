@@ -15,7 +15,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
-	"berth/internal/config"
+	"berth/internal/base/config"
 )
 
 // Setting is one of berth's.

@@ -18,7 +18,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/retry"
+	"berth/internal/base/retry"
 )
 
 const (

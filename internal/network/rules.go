@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"berth/internal/retry"
+	"berth/internal/base/retry"
 )
 
 // loopback are the addresses that only a host itself may use, and that no packet on a wire has.

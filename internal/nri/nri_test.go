@@ -24,7 +24,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/exit"
+	"berth/internal/base/exit"
 	"berth/internal/pod"
 )
 

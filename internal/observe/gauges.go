@@ -5,7 +5,7 @@ package observe
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"berth/internal/budget"
+	"berth/internal/base/budget"
 	"berth/internal/feed"
 	"berth/internal/pod"
 )

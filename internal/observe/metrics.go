@@ -16,8 +16,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/grpc/codes"
 
+	"berth/internal/base/event"
 	"berth/internal/durable"
-	"berth/internal/event"
 )
 
 // Metrics counts what happens. It implements cri.Observer. docs/metrics.md has each metric.

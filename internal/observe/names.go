@@ -5,7 +5,7 @@ package observe
 import (
 	"sync"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 )
 
 // names are those of what events are about, for the fields of the journal. They are learnt from the

@@ -5,7 +5,7 @@ package observe
 import (
 	"testing"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 )
 
 // What an event is about has its names in the journal: from the event that begins its history, or from

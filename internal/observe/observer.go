@@ -8,9 +8,9 @@ import (
 	"log/slog"
 	"time"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
+	"berth/internal/base/lane"
 	"berth/internal/journal"
-	"berth/internal/lane"
 	"berth/internal/pod"
 	"berth/internal/recorder"
 )

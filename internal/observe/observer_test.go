@@ -19,9 +19,9 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
-	"berth/internal/event"
-	"berth/internal/exit"
-	"berth/internal/lane"
+	"berth/internal/base/event"
+	"berth/internal/base/exit"
+	"berth/internal/base/lane"
 	"berth/internal/pod"
 	"berth/internal/recorder"
 )

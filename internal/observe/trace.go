@@ -17,9 +17,9 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 	"google.golang.org/grpc"
 
-	"berth/internal/config"
+	"berth/internal/base/config"
+	"berth/internal/base/version"
 	"berth/internal/pod"
-	"berth/internal/version"
 )
 
 // flushTimeout is how long Close sends the spans that are left.

@@ -12,8 +12,8 @@ import (
 	otelcodes "go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
-	"berth/internal/event"
-	"berth/internal/lane"
+	"berth/internal/base/event"
+	"berth/internal/base/lane"
 	"berth/internal/state"
 )
 

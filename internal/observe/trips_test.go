@@ -11,9 +11,9 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
-	"berth/internal/event"
-	"berth/internal/exit"
-	"berth/internal/lane"
+	"berth/internal/base/event"
+	"berth/internal/base/exit"
+	"berth/internal/base/lane"
 )
 
 // The trip of an exit is one trace: from the process's end to the last thing given back.

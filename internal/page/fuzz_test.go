@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 	"berth/internal/page"
 	"berth/internal/recorder"
 )

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 	"berth/internal/recorder"
 )
 

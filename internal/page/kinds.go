@@ -5,8 +5,8 @@ package page
 import (
 	"fmt"
 
-	"berth/internal/event"
-	"berth/internal/exit"
+	"berth/internal/base/event"
+	"berth/internal/base/exit"
 )
 
 // weight says how much an entry matters to a person who looks at a whole node. Where not everything

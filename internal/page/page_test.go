@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"berth/internal/event"
-	"berth/internal/exit"
+	"berth/internal/base/event"
+	"berth/internal/base/exit"
 	"berth/internal/page"
 	"berth/test/browser"
 )

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"berth/internal/event"
-	"berth/internal/exit"
+	"berth/internal/base/event"
+	"berth/internal/base/exit"
 )
 
 // drawing is a row while it is drawn.

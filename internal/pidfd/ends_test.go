@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/exit"
+	"berth/internal/base/exit"
 )
 
 // endVariable names, to this program started again, the way in which it is to end.

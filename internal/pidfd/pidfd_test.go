@@ -16,7 +16,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/exit"
+	"berth/internal/base/exit"
 )
 
 // collector is a watcher whose loop runs, and the facts that it reported.

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/exit"
+	"berth/internal/base/exit"
 )
 
 // wakeSlot is what epoll reports for the eventfd that ends the loop. Slots of processes are above

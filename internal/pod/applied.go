@@ -6,7 +6,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 	"berth/internal/spec"
 	"berth/internal/state"
 )

@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"berth/internal/event"
-	"berth/internal/exit"
+	"berth/internal/base/event"
+	"berth/internal/base/exit"
 )
 
 // firstRelist is the time until everything is compared again after a comparison was incomplete for

@@ -13,9 +13,9 @@ import (
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/event"
-	"berth/internal/exit"
-	"berth/internal/lane"
+	"berth/internal/base/event"
+	"berth/internal/base/exit"
+	"berth/internal/base/lane"
 	"berth/internal/spec"
 	"berth/internal/state"
 )

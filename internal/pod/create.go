@@ -17,7 +17,7 @@ import (
 	oci "github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 	"berth/internal/spec"
 	"berth/internal/state"
 )

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"sync"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 )
 
 // maxEndings bounds the exits of which the hooks have not been notified, so that a plug-in that

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"berth/internal/event"
-	"berth/internal/exit"
+	"berth/internal/base/event"
+	"berth/internal/base/exit"
 )
 
 // evidence is what is known of the end of one unit before it is settled, with the instant at which

@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/exit"
+	"berth/internal/base/exit"
 )
 
 // givenUp ends what was made for starts that were given up, before their ends are settled.

@@ -8,7 +8,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/exit"
+	"berth/internal/base/exit"
 )
 
 // Hooks are the places where extensions of a node take part in the life of pods, such as NRI

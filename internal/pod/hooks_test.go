@@ -15,7 +15,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/exit"
+	"berth/internal/base/exit"
 	"berth/internal/pod"
 	"berth/internal/state"
 	"berth/test/world"

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"berth/internal/lane"
+	"berth/internal/base/lane"
 )
 
 // Step is what a lane attempts.

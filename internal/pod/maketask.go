@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 )
 
 // mostTries bounds how often a task is made after a start that was cut off.

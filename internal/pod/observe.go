@@ -8,10 +8,10 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/event"
-	"berth/internal/exit"
-	"berth/internal/lane"
-	"berth/internal/retry"
+	"berth/internal/base/event"
+	"berth/internal/base/exit"
+	"berth/internal/base/lane"
+	"berth/internal/base/retry"
 	"berth/internal/state"
 )
 

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/exit"
+	"berth/internal/base/exit"
 	"berth/test/world"
 )
 

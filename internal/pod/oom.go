@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"berth/internal/event"
-	"berth/internal/exit"
+	"berth/internal/base/event"
+	"berth/internal/base/exit"
 	"berth/internal/pidfd"
 	"berth/internal/state"
 )

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"berth/internal/exit"
+	"berth/internal/base/exit"
 )
 
 // reading is a reading of the counter of OOM kills, long after the container was started.

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 	"berth/internal/pidfd"
 	"berth/internal/state"
 )

@@ -9,7 +9,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 	"berth/internal/logs"
 	"berth/internal/spec"
 	"berth/internal/state"

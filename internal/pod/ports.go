@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 	"berth/internal/logs"
 	"berth/internal/network"
 	"berth/internal/pidfd"

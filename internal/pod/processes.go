@@ -11,9 +11,9 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
+	"berth/internal/base/retry"
 	"berth/internal/pidfd"
-	"berth/internal/retry"
 	"berth/internal/state"
 )
 

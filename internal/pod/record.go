@@ -9,7 +9,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/lane"
+	"berth/internal/base/lane"
 	"berth/internal/state"
 )
 

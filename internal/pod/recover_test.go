@@ -9,7 +9,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/exit"
+	"berth/internal/base/exit"
 )
 
 // PROPERTIES 17: berth serves from the records while containerd answers nothing.

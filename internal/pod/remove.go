@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 	"berth/internal/state"
 )
 

@@ -13,7 +13,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 	"berth/internal/pod"
 	"berth/internal/state"
 	"berth/test/world"

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 	"berth/internal/network"
 	"berth/internal/podfiles"
 	"berth/internal/spec"

@@ -10,9 +10,9 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/event"
-	"berth/internal/exit"
-	"berth/internal/lane"
+	"berth/internal/base/event"
+	"berth/internal/base/exit"
+	"berth/internal/base/lane"
 	"berth/internal/state"
 )
 

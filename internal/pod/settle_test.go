@@ -13,7 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/exit"
+	"berth/internal/base/exit"
 )
 
 // PROPERTIES 18: the state disk is full for ten minutes, then there is room. The exit is visible

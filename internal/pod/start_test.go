@@ -14,7 +14,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/exit"
+	"berth/internal/base/exit"
 	"berth/internal/pod"
 	"berth/internal/state"
 	"berth/test/world"

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/event"
-	"berth/internal/exit"
-	"berth/internal/lane"
+	"berth/internal/base/event"
+	"berth/internal/base/exit"
+	"berth/internal/base/lane"
 	"berth/internal/state"
 )
 

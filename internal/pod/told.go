@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 	"berth/internal/pidfd"
 )
 

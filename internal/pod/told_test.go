@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 	"berth/internal/pod"
 	"berth/internal/state"
 	"berth/test/world"

@@ -5,8 +5,8 @@ package pod
 import (
 	"context"
 
-	"berth/internal/lane"
-	"berth/internal/processors"
+	"berth/internal/base/lane"
+	"berth/internal/base/processors"
 	"berth/internal/state"
 )
 

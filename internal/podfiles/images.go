@@ -12,7 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/inroot"
+	"berth/internal/base/inroot"
 )
 
 // MakeImageVolume makes an empty directory for the nth image that a container mounts, and returns

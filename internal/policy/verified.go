@@ -18,7 +18,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
-	"berth/internal/wholefile"
+	"berth/internal/base/wholefile"
 )
 
 // maxVerified bounds how much is remembered.

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"berth/internal/retry"
+	"berth/internal/base/retry"
 )
 
 // answers keeps the answers to one question, which is asked about each of some keys.

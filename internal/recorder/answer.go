@@ -13,7 +13,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 )
 
 const (

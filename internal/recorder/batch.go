@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 )
 
 const (

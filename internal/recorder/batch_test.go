@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 )
 
 // Everything is returned, once and in its order, however much it is: more entries than a batch has,

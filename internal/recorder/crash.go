@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 )
 
 // series is the newest entry of a series of crashes, which has the whole series.

@@ -7,7 +7,7 @@ import (
 	"encoding/json"
 	"hash/crc32"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 )
 
 const (

@@ -9,7 +9,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 )
 
 // index says which entries there are of each ID, and which containers crash. It is guarded by the

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 )
 
 // Config says where a recorder writes, and whom it asks.

@@ -17,8 +17,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/event"
-	"berth/internal/exit"
+	"berth/internal/base/event"
+	"berth/internal/base/exit"
 )
 
 // start opens a recorder and runs it until stop is called, which is a kill: nothing is closed.

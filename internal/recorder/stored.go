@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 )
 
 // Stored calls each with every entry in the ring of a berth that does not run, the oldest first,

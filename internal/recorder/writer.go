@@ -12,7 +12,7 @@ import (
 	"slices"
 	"time"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 )
 
 const (

@@ -21,7 +21,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 )
 
 // TaskDir is the directory of bundles below containerd's state directory.

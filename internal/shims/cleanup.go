@@ -24,7 +24,7 @@ import (
 	"sync"
 	"time"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
 )
 
 // cleanupScript stands before a shim's program where containerd runs that to clean up after a dead

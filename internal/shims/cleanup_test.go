@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
-	"berth/internal/exit"
+	"berth/internal/base/exit"
 )
 
 // Containerd runs a shim's program after each deletion, which took more time than the deletion.

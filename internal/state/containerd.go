@@ -12,7 +12,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/wholefile"
+	"berth/internal/base/wholefile"
 )
 
 // Containerd says which containerd has what the records name. It is in a file of its own, so that

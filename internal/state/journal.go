@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/wholefile"
+	"berth/internal/base/wholefile"
 )
 
 const (

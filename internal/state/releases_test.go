@@ -21,8 +21,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/exit"
-	berth "berth/internal/version"
+	"berth/internal/base/exit"
+	berth "berth/internal/base/version"
 )
 
 // testdata/releases has, for each version of berth, what it leaves on disk: a database that it closed,

@@ -20,7 +20,7 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/wholefile"
+	"berth/internal/base/wholefile"
 )
 
 // keyCheck is the checksum of what the bucket meta has, and keyTotal the sum of the checksums of

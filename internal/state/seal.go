@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strconv"
 
-	"berth/internal/exit"
+	"berth/internal/base/exit"
 )
 
 // A value ends with a field that no type of a record has: the checksum of its kind and key, and of

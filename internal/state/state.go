@@ -19,7 +19,7 @@ import (
 	"go.etcd.io/bbolt"
 	berrors "go.etcd.io/bbolt/errors"
 
-	"berth/internal/wholefile"
+	"berth/internal/base/wholefile"
 )
 
 // Version is the newest version of the layout on disk that this berth reads: that of a database

@@ -11,7 +11,7 @@ import (
 
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 	"berth/internal/pod"
 )
 

@@ -11,8 +11,8 @@ import (
 	"github.com/containerd/errdefs"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 
+	"berth/internal/base/retry"
 	"berth/internal/pod"
-	"berth/internal/retry"
 )
 
 // Stdio is the stdin, stdout and stderr of a container's own process.

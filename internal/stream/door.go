@@ -13,7 +13,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/retry"
+	"berth/internal/base/retry"
 )
 
 // leaveTime is how long the clients that Admit has let in may still be told that berth stops: the server takes

@@ -10,7 +10,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/budget"
+	"berth/internal/base/budget"
 	"berth/internal/pod"
 )
 

@@ -20,8 +20,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/budget"
-	"berth/internal/retry"
+	"berth/internal/base/budget"
+	"berth/internal/base/retry"
 )
 
 // take gives the stream of a request to a holder, and reports whether it did: the connection is the

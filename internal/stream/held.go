@@ -18,8 +18,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/event"
-	"berth/internal/wholefile"
+	"berth/internal/base/event"
+	"berth/internal/base/wholefile"
 )
 
 // The files of a holder, in a directory of its own below KeeperConfig.Dir, and those of each of its

@@ -18,8 +18,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/budget"
-	"berth/internal/peercred"
+	"berth/internal/base/budget"
+	"berth/internal/base/peercred"
 )
 
 const (

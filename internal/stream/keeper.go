@@ -19,8 +19,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/base/retry"
 	"berth/internal/pod"
-	"berth/internal/retry"
 )
 
 const (

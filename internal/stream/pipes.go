@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/retry"
+	"berth/internal/base/retry"
 )
 
 // streams are the standard streams of a process that a client wants, or for which there are FIFOs.

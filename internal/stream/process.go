@@ -18,7 +18,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"berth/internal/budget"
+	"berth/internal/base/budget"
 	"berth/internal/pod"
 )
 

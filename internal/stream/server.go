@@ -18,7 +18,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 )
 
 const (

@@ -2,7 +2,7 @@
 
 package stream
 
-import "berth/internal/budget"
+import "berth/internal/base/budget"
 
 // shares are what streams and commands of all pods have in common. The figures leave a node with
 // hundreds of pods room for what people and the kubelet do at a time, and bound what berth, which

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"berth/internal/processors"
+	"berth/internal/base/processors"
 )
 
 // starts thins out the starts of commands by the OCI runtime. Each one moves processes between control

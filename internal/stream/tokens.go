@@ -11,7 +11,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/budget"
+	"berth/internal/base/budget"
 )
 
 const (

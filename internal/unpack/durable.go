@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/base/processors"
 	"berth/internal/durable"
-	"berth/internal/processors"
 )
 
 // work is what a process does with a layer that is unpacked already. A layer decides how much memory

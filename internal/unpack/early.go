@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"berth/internal/base/inroot"
 	"berth/internal/durable"
-	"berth/internal/inroot"
 )
 
 // early reads a layer, and has the kernel write back what is unpacked of it while it is unpacked.

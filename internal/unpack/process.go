@@ -28,8 +28,8 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"berth/internal/base/errkind"
 	"berth/internal/durable"
-	"berth/internal/errkind"
 )
 
 const (

@@ -27,8 +27,8 @@ import (
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/base/errkind"
 	"berth/internal/durable"
-	"berth/internal/errkind"
 )
 
 // Memory is how many bytes of memory it may take to unpack one layer.

@@ -26,7 +26,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/processors"
+	"berth/internal/base/processors"
 	"berth/test/testimage"
 )
 

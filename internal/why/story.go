@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 	"berth/internal/recorder"
 )
 

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/event"
-	"berth/internal/exit"
+	"berth/internal/base/event"
+	"berth/internal/base/exit"
 	"berth/internal/recorder"
 )
 

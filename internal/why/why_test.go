@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"berth/internal/event"
-	"berth/internal/exit"
+	"berth/internal/base/event"
+	"berth/internal/base/exit"
 	"berth/internal/recorder"
 )
 

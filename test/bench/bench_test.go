@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/encoding"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/config"
+	"berth/internal/base/config"
 )
 
 // The lines are those of golang.org/design/14313-benchmark-format, which benchstat reads.

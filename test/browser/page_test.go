@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"berth/internal/event"
+	"berth/internal/base/event"
 	"berth/internal/page"
 )
 

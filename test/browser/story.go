@@ -11,8 +11,8 @@ import (
 	"slices"
 	"time"
 
-	"berth/internal/event"
-	"berth/internal/exit"
+	"berth/internal/base/event"
+	"berth/internal/base/exit"
 	"berth/internal/recorder"
 )
 

@@ -18,7 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"berth/internal/exit"
+	"berth/internal/base/exit"
 )
 
 // nodePort is that of the Service web.

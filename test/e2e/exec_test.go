@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/config"
+	"berth/internal/base/config"
 	"berth/test/node"
 )
 

@@ -306,7 +306,7 @@ func TestAPlantedDefectIsFoundFromItsBundle(t *testing.T) {
 		want               string
 	}{
 		"code-cut-short": {
-			file:  "internal/exit/exit.go",
+			file:  "internal/base/exit/exit.go",
 			right: "case have.Zero():\n",
 			wrong: "case have.Zero():\n\t\tnext.Code &= 0x1f\n",
 			play:  shimKilledBefore,

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/event"
 	"berth/internal/cri"
-	"berth/internal/event"
 	"berth/test/node"
 )
 

@@ -19,7 +19,7 @@ const OtherVersion = "99.0.1"
 func Other(t testing.TB) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "berth")
-	cmd := command.Within(t, 10*time.Minute, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X berth/internal/version.Version="+OtherVersion, "-o", path, "./cmd/berth")
+	cmd := command.Within(t, 10*time.Minute, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X berth/internal/base/version.Version="+OtherVersion, "-o", path, "./cmd/berth")
 	cmd.Dir = Module(t)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -6,7 +6,7 @@ import (
 	"os"
 	"reflect"
 
-	"berth/internal/config"
+	"berth/internal/base/config"
 )
 
 // WithoutTricks returns the arguments of a berth that uses none of the tricks of docs/tricks.md. The

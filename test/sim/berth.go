@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/base/exit"
 	"berth/internal/cri"
 	"berth/internal/daemon"
-	"berth/internal/exit"
 	"berth/internal/pod"
 	"berth/internal/state"
 	"berth/test/world"

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
+	"berth/internal/base/event"
+	"berth/internal/base/exit"
 	"berth/internal/bundle"
-	"berth/internal/event"
-	"berth/internal/exit"
 	"berth/test/world"
 )
 

@@ -13,8 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"berth/internal/base/event"
 	"berth/internal/bundle"
-	"berth/internal/event"
 	"berth/internal/recorder"
 )
 

@@ -12,7 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/exit"
+	"berth/internal/base/exit"
 	"berth/internal/pidfd"
 )
 

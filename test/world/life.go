@@ -9,9 +9,9 @@ import (
 	"log/slog"
 	"maps"
 
-	"berth/internal/connection"
+	"berth/internal/base/connection"
+	"berth/internal/base/exit"
 	"berth/internal/ctrd"
-	"berth/internal/exit"
 	"berth/internal/pod"
 	"berth/internal/shims"
 	"berth/internal/spec"

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"berth/internal/exit"
+	"berth/internal/base/exit"
 )
 
 // End is how a process ends, and when its witnesses learn of it.

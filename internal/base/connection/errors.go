@@ -6,7 +6,7 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"google.golang.org/grpc/status"
 
-	"berth/internal/errkind"
+	"berth/internal/base/errkind"
 )
 
 // Native translates an error of containerd to the sentinels of errdefs, and names the kind of one

@@ -63,11 +63,11 @@ func TestTheSettingsInDocumentsAreValid(t *testing.T) {
 // agents.
 func TestTheDropInFilesOfContribAreValid(t *testing.T) {
 	files := match(t, "contrib/conf.d/*.toml")
-	main, err := os.ReadFile("../../contrib/config.toml")
+	main, err := os.ReadFile("../../../contrib/config.toml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	agents, err := os.ReadFile("../../contrib/conf.d/20-agents.toml")
+	agents, err := os.ReadFile("../../../contrib/conf.d/20-agents.toml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,8 +91,8 @@ func TestTheDropInFilesOfContribAreValid(t *testing.T) {
 
 // The files for other programs are YAML, and name the socket that berth has by default.
 func TestTheFilesForOtherProgramsNameTheSocket(t *testing.T) {
-	texts := blocks(t, "../../docs/clusters.md", "yaml")
-	for _, file := range []string{"../../contrib/kind/cluster.yaml", "../../contrib/ansible/berth.yml"} {
+	texts := blocks(t, "../../../docs/clusters.md", "yaml")
+	for _, file := range []string{"../../../contrib/kind/cluster.yaml", "../../../contrib/ansible/berth.yml"} {
 		b, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

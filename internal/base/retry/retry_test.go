@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"berth/internal/retry"
+	"berth/internal/base/retry"
 )
 
 func TestTheFirstAttemptIsAtOnceAndEachWaitIsTwiceTheOneBefore(t *testing.T) {

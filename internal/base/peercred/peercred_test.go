@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"berth/internal/peercred"
+	"berth/internal/base/peercred"
 )
 
 func TestTheOtherEndOfASocketIsKnown(t *testing.T) {

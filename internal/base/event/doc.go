@@ -36,7 +36,7 @@
 // # To add an event
 //
 // Declare its type in the file it belongs to, with a line method, and add it to the list in
-// kinds.go. `go test ./internal/event -update` rewrites testdata/events.golden, which shows each
+// kinds.go. `go test ./internal/base/event -update` rewrites testdata/events.golden, which shows each
 // event as JSON and as a line.
 //
 // # Never

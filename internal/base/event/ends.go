@@ -6,7 +6,7 @@ import (
 	"log/slog"
 	"time"
 
-	"berth/internal/exit"
+	"berth/internal/base/exit"
 )
 
 // Exit is what is known of the end of a process.
