@@ -60,13 +60,13 @@ PKG ?= ./...
 # The packages whose tests need root, because they make namespaces, mounts and cgroups, or read
 # what the kernel shows to root alone. Every other package is a unit test: it runs as any user,
 # without downloads.
-HOST := internal/cgroup internal/ctrd internal/daemon internal/embed internal/imagestore internal/logs \
-  internal/network internal/pidfd internal/pins internal/podfiles internal/shims test/testimage \
+HOST := internal/host/cgroup internal/ctrd internal/daemon internal/embed internal/imagestore internal/host/logs \
+  internal/host/network internal/host/pidfd internal/host/pins internal/host/podfiles internal/shims test/testimage \
   test/e2e test/exec test/fault test/node test/powercut
 
 # Those that nothing else may run beside: they bound how long something takes, or look for what the
 # others have left in the packet filter.
-ALONE := internal/daemon internal/network test/e2e test/fault test/node
+ALONE := internal/daemon internal/host/network test/e2e test/fault test/node
 
 # LIMIT ends a test binary that hangs, and prints the stack of every goroutine. A test that hangs ends
 # much earlier, by test/node and test/command, and alone.

@@ -12,7 +12,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/spec"
+	"berth/internal/host/spec"
 )
 
 // Found is what there is on a node of the pods of containerd's CRI plug-in. Whoever gathers it

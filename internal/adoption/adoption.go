@@ -15,9 +15,9 @@ import (
 	"berth/internal/base/config"
 	"berth/internal/base/connection"
 	"berth/internal/ctrd"
+	"berth/internal/host/pidfd"
+	"berth/internal/host/podfiles"
 	"berth/internal/imagestore"
-	"berth/internal/pidfd"
-	"berth/internal/podfiles"
 	"berth/internal/state"
 )
 

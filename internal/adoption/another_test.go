@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"berth/internal/adopt"
-	"berth/internal/pidfd"
+	"berth/internal/host/pidfd"
 	"berth/internal/state"
 )
 

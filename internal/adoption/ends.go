@@ -13,8 +13,8 @@ import (
 
 	"berth/internal/adopt"
 	"berth/internal/base/exit"
-	"berth/internal/cgroup"
-	"berth/internal/pidfd"
+	"berth/internal/host/cgroup"
+	"berth/internal/host/pidfd"
 )
 
 // lastAnswers is how long the answers of shims may take that a containerd has passed on which is gone.

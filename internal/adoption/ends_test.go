@@ -15,7 +15,7 @@ import (
 
 	"berth/internal/adopt"
 	"berth/internal/base/exit"
-	"berth/internal/pidfd"
+	"berth/internal/host/pidfd"
 	"berth/internal/state"
 )
 

@@ -35,7 +35,7 @@ import (
 
 	"berth/internal/adopt"
 	"berth/internal/base/config"
-	"berth/internal/spec"
+	"berth/internal/host/spec"
 	"berth/internal/state"
 )
 

@@ -17,7 +17,7 @@ import (
 	"berth/internal/base/retry"
 	"berth/internal/base/wholefile"
 	"berth/internal/ctrd"
-	"berth/internal/logs"
+	"berth/internal/host/logs"
 	"berth/internal/state"
 )
 

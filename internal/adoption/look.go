@@ -14,7 +14,7 @@ import (
 	"strings"
 
 	"berth/internal/adopt"
-	"berth/internal/namespace"
+	"berth/internal/host/namespace"
 )
 
 // find gathers what there is of the plug-in's pods. It changes nothing.

@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/adopt"
-	"berth/internal/logs"
+	"berth/internal/host/logs"
 	"berth/internal/pod"
 	"berth/internal/state"
 )

@@ -14,8 +14,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/adopt"
-	"berth/internal/logs"
-	"berth/internal/podfiles"
+	"berth/internal/host/logs"
+	"berth/internal/host/podfiles"
 	"berth/internal/state"
 )
 

@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/cgroup"
-	"berth/internal/pidfd"
+	"berth/internal/host/cgroup"
+	"berth/internal/host/pidfd"
 	"berth/internal/state"
 )
 

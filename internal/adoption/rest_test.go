@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/adopt"
-	"berth/internal/spec"
+	"berth/internal/host/spec"
 )
 
 // PROPERTIES 46: what a container has written while containerd restarts on the way back, before it ended,

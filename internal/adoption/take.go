@@ -18,8 +18,8 @@ import (
 	"berth/internal/adopt"
 	"berth/internal/base/exit"
 	"berth/internal/base/wholefile"
-	"berth/internal/cgroup"
-	"berth/internal/logs"
+	"berth/internal/host/cgroup"
+	"berth/internal/host/logs"
 	"berth/internal/state"
 )
 

@@ -38,28 +38,28 @@ func TestPureRoomsImportTheStandardLibraryAlone(t *testing.T) {
 // inroot, each of which is a handful of lines that import nothing of berth.
 func TestRoomsImportNoSibling(t *testing.T) {
 	siblings := map[string][]string{
-		"internal/base/lane":   nil,
-		"internal/base/exit":   nil,
-		"internal/spec":        nil,
-		"internal/feed":        nil,
-		"internal/network":     nil,
-		"internal/logs":        {"berth/internal/base/event"}, // it says what happens to output
-		"internal/base/event":  {"berth/internal/base/exit"},
-		"internal/cgroup":      {"berth/internal/pidfd"}, // it ends processes
-		"internal/base/config": nil,
-		"internal/recorder":    {"berth/internal/base/event"}, // it keeps events
-		"internal/pins":        nil,
-		"internal/podfiles":    nil,
-		"internal/peer":        nil,
-		"internal/manifest":    nil,
-		"internal/pidfd":       {"berth/internal/base/exit"}, // it reports facts
-		"internal/apparmor":    nil,
+		"internal/base/lane":     nil,
+		"internal/base/exit":     nil,
+		"internal/host/spec":     nil,
+		"internal/feed":          nil,
+		"internal/host/network":  nil,
+		"internal/host/logs":     {"berth/internal/base/event"}, // it says what happens to output
+		"internal/base/event":    {"berth/internal/base/exit"},
+		"internal/host/cgroup":   {"berth/internal/host/pidfd"}, // it ends processes
+		"internal/base/config":   nil,
+		"internal/recorder":      {"berth/internal/base/event"}, // it keeps events
+		"internal/host/pins":     nil,
+		"internal/host/podfiles": nil,
+		"internal/peer":          nil,
+		"internal/manifest":      nil,
+		"internal/host/pidfd":    {"berth/internal/base/exit"}, // it reports facts
+		"internal/host/apparmor": nil,
 
-		"internal/namespace":   nil,
-		"internal/base/inroot": nil,
-		"internal/shims":       {"berth/internal/cgroup", "berth/internal/base/connection", "berth/internal/pidfd"},
+		"internal/host/namespace": nil,
+		"internal/base/inroot":    nil,
+		"internal/shims":          {"berth/internal/host/cgroup", "berth/internal/base/connection", "berth/internal/host/pidfd"},
 	}
-	small := []string{"berth/internal/base/retry", "berth/internal/namespace", "berth/internal/base/inroot"}
+	small := []string{"berth/internal/base/retry", "berth/internal/host/namespace", "berth/internal/base/inroot"}
 	for room, allowed := range siblings {
 		for _, f := range rooms(t)[room] {
 			for _, p := range f.imports() {
@@ -107,8 +107,8 @@ func TestFakesAreNotAPartOfBerth(t *testing.T) {
 // CRI's messages are the words of the rooms that carry out what CRI asks for, and of no other.
 func TestCRIMessagesStayOutOfTheRoomsBelow(t *testing.T) {
 	below := []string{
-		"internal/base/lane", "internal/base/exit", "internal/pidfd", "internal/cgroup", "internal/fdstore", "internal/logs",
-		"internal/network", "internal/pins", "internal/podfiles", "internal/recorder", "internal/base/event", "internal/base/config", "internal/embed",
+		"internal/base/lane", "internal/base/exit", "internal/host/pidfd", "internal/host/cgroup", "internal/host/fdstore", "internal/host/logs",
+		"internal/host/network", "internal/host/pins", "internal/host/podfiles", "internal/recorder", "internal/base/event", "internal/base/config", "internal/embed",
 	}
 	for _, f := range source(t) {
 		for _, p := range f.imports() {
@@ -125,7 +125,7 @@ func TestCRIMessagesStayOutOfTheRoomsBelow(t *testing.T) {
 func TestFewRoomsMount(t *testing.T) {
 	mounting := []string{"Mount", "Unmount", "MountSetattr", "MoveMount", "Fsmount", "OpenTree", "PivotRoot"}
 	for _, f := range source(t) {
-		if f.test || inside(f.room, "internal/podfiles", "internal/pins", "internal/namespace", "internal/shims", "internal/imagestore", "internal/cgroup", "internal/join", "internal/rootless", "test") {
+		if f.test || inside(f.room, "internal/host/podfiles", "internal/host/pins", "internal/host/namespace", "internal/shims", "internal/imagestore", "internal/host/cgroup", "internal/join", "internal/rootless", "test") {
 			continue
 		}
 		ast.Inspect(f.ast, func(n ast.Node) bool {
@@ -238,7 +238,7 @@ func TestNoTestStartsAProgramWithoutADeadline(t *testing.T) {
 func TestProcessesAreAskedForInOneRoom(t *testing.T) {
 	questions := []string{"PidfdOpen", "PidfdSendSignal", "PidfdGetfd"}
 	for _, f := range source(t) {
-		if f.test || inside(f.room, "internal/pidfd", "test") {
+		if f.test || inside(f.room, "internal/host/pidfd", "test") {
 			continue
 		}
 		ast.Inspect(f.ast, func(n ast.Node) bool {

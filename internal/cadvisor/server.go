@@ -21,8 +21,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"berth/internal/host/spec"
 	"berth/internal/pod"
-	"berth/internal/spec"
 )
 
 // specType is how containerd calls an OCI specification, which it has as JSON.

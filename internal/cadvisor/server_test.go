@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/pidfd"
+	"berth/internal/host/pidfd"
 	"berth/internal/pod"
 	"berth/internal/state"
 )

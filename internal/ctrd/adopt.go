@@ -28,7 +28,7 @@ import (
 	"berth/internal/adopt"
 	"berth/internal/base/connection"
 	"berth/internal/base/exit"
-	"berth/internal/spec"
+	"berth/internal/host/spec"
 )
 
 const (

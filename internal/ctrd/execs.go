@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/base/connection"
-	"berth/internal/pidfd"
+	"berth/internal/host/pidfd"
 	"berth/internal/stream"
 )
 

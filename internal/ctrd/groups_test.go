@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/base/connection"
-	"berth/internal/pidfd"
-	"berth/internal/pins"
+	"berth/internal/host/pidfd"
+	"berth/internal/host/pins"
 	"berth/internal/pod"
 	"berth/internal/shims"
 )

@@ -10,7 +10,7 @@ import (
 
 	"berth/internal/base/version"
 	"berth/internal/cadvisor"
-	"berth/internal/cgroup"
+	"berth/internal/host/cgroup"
 )
 
 // openCAdvisor opens what the cAdvisor in the kubelet connects to. It has to be there before the

@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 
 	"berth/internal/base/event"
-	"berth/internal/cgroup"
 	"berth/internal/checkpoint"
+	"berth/internal/host/cgroup"
 	"berth/internal/pod"
 	"berth/internal/stream"
 )

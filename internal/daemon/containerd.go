@@ -19,7 +19,7 @@ import (
 	"berth/internal/base/retry"
 	"berth/internal/ctrd"
 	"berth/internal/embed"
-	"berth/internal/pidfd"
+	"berth/internal/host/pidfd"
 	"berth/internal/pod"
 	"berth/internal/shims"
 	"berth/internal/state"

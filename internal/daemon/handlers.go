@@ -9,9 +9,9 @@ import (
 	"slices"
 
 	"berth/internal/base/config"
+	"berth/internal/host/spec"
 	"berth/internal/image"
 	"berth/internal/pod"
-	"berth/internal/spec"
 )
 
 // makeHandlers completes the configured runtimes with what berth brings along.

@@ -16,11 +16,11 @@ import (
 	containerd "github.com/containerd/containerd/v2/version"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/apparmor"
 	"berth/internal/base/config"
 	"berth/internal/base/version"
+	"berth/internal/host/apparmor"
+	"berth/internal/host/network"
 	"berth/internal/image"
-	"berth/internal/network"
 	"berth/internal/pod"
 	"berth/internal/policy"
 	"berth/internal/probe"

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/base/version"
-	"berth/internal/cgroup"
 	"berth/internal/ctrd"
+	"berth/internal/host/cgroup"
 	"berth/internal/stream"
 )
 

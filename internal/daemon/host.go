@@ -10,11 +10,11 @@ import (
 
 	"github.com/containerd/containerd/v2/pkg/cap"
 
-	"berth/internal/apparmor"
+	"berth/internal/host/apparmor"
+	"berth/internal/host/selinux"
+	"berth/internal/host/spec"
 	"berth/internal/join"
 	"berth/internal/pod"
-	"berth/internal/selinux"
-	"berth/internal/spec"
 	"berth/internal/unpack"
 )
 

@@ -10,10 +10,10 @@ import (
 	"path/filepath"
 	"strings"
 
-	"berth/internal/cgroup"
+	"berth/internal/host/cgroup"
+	"berth/internal/host/pidfd"
 	"berth/internal/join"
 	"berth/internal/observe"
-	"berth/internal/pidfd"
 	"berth/internal/pod"
 	"berth/internal/probe"
 	"berth/internal/shims"

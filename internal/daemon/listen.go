@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/base/peercred"
-	"berth/internal/fdstore"
+	"berth/internal/host/fdstore"
 )
 
 // keptListener is the name of the CRI socket in the service manager's descriptor store. No sandbox

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/fdstore"
+	"berth/internal/host/fdstore"
 )
 
 // openCRI returns the CRI socket at a path, of a berth that was passed p.

@@ -5,9 +5,9 @@ package daemon
 import (
 	"path/filepath"
 
-	"berth/internal/cgroup"
-	"berth/internal/network"
-	"berth/internal/pins"
+	"berth/internal/host/cgroup"
+	"berth/internal/host/network"
+	"berth/internal/host/pins"
 )
 
 // openNetwork makes what connects pods, and what keeps their network namespaces.

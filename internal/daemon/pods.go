@@ -8,13 +8,13 @@ import (
 	"time"
 
 	"berth/internal/base/config"
-	"berth/internal/cdi"
-	"berth/internal/cgroup"
 	"berth/internal/checkpoint"
+	"berth/internal/host/cdi"
+	"berth/internal/host/cgroup"
+	"berth/internal/host/pins"
+	"berth/internal/host/podfiles"
 	"berth/internal/imagestore"
-	"berth/internal/pins"
 	"berth/internal/pod"
-	"berth/internal/podfiles"
 	"berth/internal/probe"
 	"berth/internal/stats"
 )

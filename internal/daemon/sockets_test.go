@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"berth/internal/base/asynclog"
-	"berth/internal/fdstore"
+	"berth/internal/host/fdstore"
 )
 
 // PROPERTIES 53: the file of the CRI socket was removed, and no client came any more until berth

@@ -16,8 +16,8 @@ import (
 	"berth/internal/access"
 	"berth/internal/base/config"
 	"berth/internal/base/version"
-	"berth/internal/cgroup"
-	"berth/internal/logs"
+	"berth/internal/host/cgroup"
+	"berth/internal/host/logs"
 	"berth/internal/pod"
 	"berth/internal/stream"
 )

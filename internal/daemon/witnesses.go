@@ -8,8 +8,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/cgroup"
-	"berth/internal/pidfd"
+	"berth/internal/host/cgroup"
+	"berth/internal/host/pidfd"
 )
 
 // openWitnesses opens what the kernel notifies of: the ends of processes, and OOM kills.

@@ -18,7 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"berth/internal/cri"
-	"berth/internal/network"
+	"berth/internal/host/network"
 )
 
 // The bridge and subnet are not those of a berth that may be serving on this host already.

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/pidfd"
+	"berth/internal/host/pidfd"
 )
 
 // pidfdWorks opens and closes a pidfd of this process.

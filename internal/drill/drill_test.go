@@ -17,7 +17,7 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/pidfd"
+	"berth/internal/host/pidfd"
 )
 
 // A pid that belongs to somebody else is never signalled, whatever names it.

@@ -19,7 +19,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/base/peercred"
-	"berth/internal/pidfd"
+	"berth/internal/host/pidfd"
 )
 
 // step is one thing that is broken around a canary.

@@ -24,8 +24,8 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"berth/internal/base/connection"
+	"berth/internal/host/spec"
 	"berth/internal/image"
-	"berth/internal/spec"
 	"berth/test/testimage"
 	"berth/test/testimage/testregistry"
 )

@@ -15,8 +15,8 @@ import (
 	selabel "github.com/opencontainers/selinux/go-selinux/label"
 
 	"berth/internal/base/connection"
+	"berth/internal/host/spec"
 	"berth/internal/pod"
-	"berth/internal/spec"
 )
 
 // rootLabel keeps what carries it from containerd's garbage collector.

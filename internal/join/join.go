@@ -17,7 +17,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/pidfd"
+	"berth/internal/host/pidfd"
 )
 
 // Config is what a Joiner works on.

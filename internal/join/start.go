@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/pidfd"
+	"berth/internal/host/pidfd"
 )
 
 // Process is a program that runs in a container. It is a child of its maker's, which reaps it.

@@ -9,7 +9,7 @@ import (
 	otelcodes "go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
-	"berth/internal/network"
+	"berth/internal/host/network"
 	"berth/internal/pod"
 	"berth/internal/state"
 )

@@ -7,7 +7,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/base/event"
-	"berth/internal/spec"
+	"berth/internal/host/spec"
 	"berth/internal/state"
 )
 

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"berth/internal/pidfd"
+	"berth/internal/host/pidfd"
 	"berth/internal/state"
 )
 

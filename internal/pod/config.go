@@ -7,7 +7,7 @@ import (
 	"encoding/hex"
 	"time"
 
-	"berth/internal/spec"
+	"berth/internal/host/spec"
 )
 
 // Config holds the controller's settings. Zero durations take the defaults.

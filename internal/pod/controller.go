@@ -16,7 +16,7 @@ import (
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
 	"berth/internal/base/lane"
-	"berth/internal/spec"
+	"berth/internal/host/spec"
 	"berth/internal/state"
 )
 

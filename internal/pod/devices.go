@@ -10,7 +10,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/spec"
+	"berth/internal/host/spec"
 )
 
 // maxDeviceFiles is how many files a directory of devices may hold, devices or not: a directory

@@ -2,7 +2,7 @@
 
 package pod
 
-import "berth/internal/spec"
+import "berth/internal/host/spec"
 
 // askedGroup returns the cgroup that the runtime was asked to make for u.
 func askedGroup(cgroups Cgroups, u *unit) string {

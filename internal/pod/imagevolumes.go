@@ -16,7 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	crierrors "k8s.io/cri-api/pkg/errors"
 
-	"berth/internal/spec"
+	"berth/internal/host/spec"
 	"berth/internal/state"
 )
 

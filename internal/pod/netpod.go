@@ -3,8 +3,8 @@
 package pod
 
 import (
-	"berth/internal/network"
-	"berth/internal/spec"
+	"berth/internal/host/network"
+	"berth/internal/host/spec"
 	"berth/internal/state"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
-	"berth/internal/pidfd"
+	"berth/internal/host/pidfd"
 	"berth/internal/state"
 )
 

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"berth/internal/base/event"
-	"berth/internal/pidfd"
+	"berth/internal/host/pidfd"
 	"berth/internal/state"
 )
 

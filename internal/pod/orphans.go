@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/base/event"
-	"berth/internal/network"
+	"berth/internal/host/network"
 	"berth/internal/state"
 )
 

@@ -10,8 +10,8 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/base/event"
-	"berth/internal/logs"
-	"berth/internal/spec"
+	"berth/internal/host/logs"
+	"berth/internal/host/spec"
 	"berth/internal/state"
 )
 

@@ -10,7 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/spec"
+	"berth/internal/host/spec"
 	"berth/internal/state"
 )
 

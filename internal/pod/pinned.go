@@ -10,7 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"berth/internal/pins"
+	"berth/internal/host/pins"
 )
 
 // pinner is the sandboxer of one sandbox without a process: its namespaces are pinned as files, and

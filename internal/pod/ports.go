@@ -16,12 +16,12 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/base/event"
-	"berth/internal/logs"
-	"berth/internal/network"
-	"berth/internal/pidfd"
-	"berth/internal/pins"
-	"berth/internal/podfiles"
-	"berth/internal/spec"
+	"berth/internal/host/logs"
+	"berth/internal/host/network"
+	"berth/internal/host/pidfd"
+	"berth/internal/host/pins"
+	"berth/internal/host/podfiles"
+	"berth/internal/host/spec"
 	"berth/internal/state"
 )
 

@@ -13,7 +13,7 @@ import (
 
 	"berth/internal/base/event"
 	"berth/internal/base/retry"
-	"berth/internal/pidfd"
+	"berth/internal/host/pidfd"
 	"berth/internal/state"
 )
 

@@ -9,7 +9,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/base/event"
-	"berth/internal/spec"
+	"berth/internal/host/spec"
 )
 
 // sharesPIDs reports whether the processes of the unit are not in a PID namespace of their own, so

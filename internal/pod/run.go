@@ -13,9 +13,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/base/event"
-	"berth/internal/network"
-	"berth/internal/podfiles"
-	"berth/internal/spec"
+	"berth/internal/host/network"
+	"berth/internal/host/podfiles"
+	"berth/internal/host/spec"
 	"berth/internal/state"
 )
 

@@ -19,8 +19,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/base/event"
+	"berth/internal/host/spec"
 	"berth/internal/pod"
-	"berth/internal/spec"
 	"berth/internal/state"
 	"berth/test/world"
 )

@@ -15,8 +15,8 @@ import (
 
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
-	"berth/internal/pidfd"
-	"berth/internal/spec"
+	"berth/internal/host/pidfd"
+	"berth/internal/host/spec"
 	"berth/internal/state"
 )
 

@@ -15,7 +15,7 @@ import (
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
 	"berth/internal/base/lane"
-	"berth/internal/network"
+	"berth/internal/host/network"
 	"berth/internal/state"
 )
 

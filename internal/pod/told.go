@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/base/event"
-	"berth/internal/pidfd"
+	"berth/internal/host/pidfd"
 )
 
 const (

@@ -10,8 +10,8 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/pins"
-	"berth/internal/spec"
+	"berth/internal/host/pins"
+	"berth/internal/host/spec"
 )
 
 // userNamespaces makes the namespaces of pods that may have a user namespace of their own.

@@ -12,7 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/pins"
+	"berth/internal/host/pins"
 	"berth/internal/pod"
 	"berth/internal/state"
 	"berth/test/world"

@@ -7,7 +7,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 
-	"berth/internal/pidfd"
+	"berth/internal/host/pidfd"
 )
 
 // groups are the groups of pods that share a shim, and the group of each pod that has one. The

@@ -25,8 +25,8 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/cgroup"
-	"berth/internal/pidfd"
+	"berth/internal/host/cgroup"
+	"berth/internal/host/pidfd"
 )
 
 // shimRuncRoot is where the shim has the OCI runtime keep its records when nobody says otherwise.

@@ -19,7 +19,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/pidfd"
+	"berth/internal/host/pidfd"
 )
 
 const (

@@ -17,7 +17,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/pidfd"
+	"berth/internal/host/pidfd"
 )
 
 // shimTimeout is how long a shim may take to end by itself once its last task was deleted.

@@ -10,7 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/base/exit"
-	"berth/internal/pidfd"
+	"berth/internal/host/pidfd"
 )
 
 // Phase is how far the life of a sandbox or container has come.

@@ -16,7 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/base/exit"
-	"berth/internal/pidfd"
+	"berth/internal/host/pidfd"
 )
 
 func golden(t *testing.T, name string) []byte {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/prometheus/procfs"
 
-	"berth/internal/namespace"
+	"berth/internal/host/namespace"
 )
 
 // networkTTL is how long the counters of a namespace are taken for current. Callers that ask at the

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/pidfd"
+	"berth/internal/host/pidfd"
 	"berth/internal/pod"
 )
 

@@ -17,7 +17,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/pidfd"
+	"berth/internal/host/pidfd"
 	"berth/internal/pod"
 )
 

@@ -17,8 +17,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/network"
-	"berth/internal/pins"
+	"berth/internal/host/network"
+	"berth/internal/host/pins"
 )
 
 // crowd makes as many containers as s.Crowd says and measures a list of them. Then it starts

@@ -15,7 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cgroup"
+	"berth/internal/host/cgroup"
 	"berth/test/node"
 )
 

@@ -19,7 +19,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cri"
-	"berth/internal/network"
+	"berth/internal/host/network"
 )
 
 // subject is a runtime that critest is run with.

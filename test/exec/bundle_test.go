@@ -26,8 +26,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go/features"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/host/pidfd"
 	"berth/internal/join"
-	"berth/internal/pidfd"
 	probing "berth/internal/probe"
 	"berth/test/command"
 )

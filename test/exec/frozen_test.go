@@ -13,8 +13,8 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"berth/internal/host/pidfd"
 	"berth/internal/join"
-	"berth/internal/pidfd"
 	"berth/test/command"
 )
 

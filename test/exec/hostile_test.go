@@ -19,9 +19,9 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/host/namespace"
+	"berth/internal/host/pidfd"
 	"berth/internal/join"
-	"berth/internal/namespace"
-	"berth/internal/pidfd"
 )
 
 // within runs f in the mount namespace of a container, in a thread of its own.

@@ -16,8 +16,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/host/pidfd"
 	"berth/internal/join"
-	"berth/internal/pidfd"
 )
 
 // leavers are the ways in which the probe leaves processes behind, and the code that it ends with.

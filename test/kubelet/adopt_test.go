@@ -22,7 +22,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/adopt"
-	"berth/internal/cgroup"
+	"berth/internal/host/cgroup"
 	"berth/test/client"
 	"berth/test/node"
 	"berth/test/testimage"

@@ -17,7 +17,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cgroup"
+	"berth/internal/host/cgroup"
 	"berth/test/node"
 )
 

@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/namespace"
+	"berth/internal/host/namespace"
 )
 
 // LAN is a bridge of this host and network namespaces that are connected to it, as if each was a host

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/namespace"
+	"berth/internal/host/namespace"
 )
 
 // NewMounts makes a mount namespace for [Options], in which what is written to some directories of

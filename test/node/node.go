@@ -21,7 +21,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cri"
-	bridges "berth/internal/network"
+	bridges "berth/internal/host/network"
 	"berth/test/testimage"
 )
 

@@ -16,7 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cri"
-	"berth/internal/spec"
+	"berth/internal/host/spec"
 )
 
 // hosts are what berth may run on, from one that can do little to one that can do much.

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/base/exit"
-	"berth/internal/pidfd"
+	"berth/internal/host/pidfd"
 )
 
 // kernel is the kernel witness of one life. It keeps the contract of pod.Kernel with the world's

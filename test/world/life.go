@@ -12,9 +12,9 @@ import (
 	"berth/internal/base/connection"
 	"berth/internal/base/exit"
 	"berth/internal/ctrd"
+	"berth/internal/host/spec"
 	"berth/internal/pod"
 	"berth/internal/shims"
-	"berth/internal/spec"
 )
 
 // ErrKilled is what a dead berth gets for each of its calls.

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"berth/internal/pins"
+	"berth/internal/host/pins"
 )
 
 // World is everything outside berth. Its fields are guarded by mu.

@@ -14,7 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/namespace"
+	"berth/internal/host/namespace"
 )
 
 // Pins makes and removes pinned namespaces below one directory.

@@ -22,7 +22,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"go.uber.org/goleak"
 
-	"berth/internal/namespace"
+	"berth/internal/host/namespace"
 )
 
 var bridges int
@@ -31,7 +31,7 @@ var bridges int
 // plug-ins.
 func build(t *testing.T, edit func(*Config)) *Network {
 	t.Helper()
-	bin, err := filepath.Abs("../../build/cni")
+	bin, err := filepath.Abs("../../../build/cni")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,7 +45,7 @@ func runTests(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	logger = filepath.Join(dir, "berth-logger")
-	gcc := exec.Command("gcc", "-std=c11", "-static", "-Os", "-o", logger, "../../logger/logger.c")
+	gcc := exec.Command("gcc", "-std=c11", "-static", "-Os", "-o", logger, "../../../logger/logger.c")
 	if out, err := gcc.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build berth-logger: %v\n%s", err, out)
 		return 1

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/pidfd"
+	"berth/internal/host/pidfd"
 )
 
 // Force does all that can be done about a process p that was killed and has not ended. A process

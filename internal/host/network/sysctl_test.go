@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"berth/internal/namespace"
+	"berth/internal/host/namespace"
 )
 
 // PROPERTIES 61: SetSysctls sets all that a pod asks for, in an order in which none undoes another,

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"berth/internal/pidfd"
+	"berth/internal/host/pidfd"
 )
 
 // freezerOf makes the group of a name in the hierarchy that freezes, if that is another one than

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/base/retry"
-	"berth/internal/pidfd"
+	"berth/internal/host/pidfd"
 )
 
 // KillAll sends SIGKILL to all processes of the group, and of the groups below it, until it sees

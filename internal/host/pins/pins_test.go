@@ -13,7 +13,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/namespace"
+	"berth/internal/host/namespace"
 )
 
 // look runs a command in the pinned namespaces of p1.

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/namespace"
+	"berth/internal/host/namespace"
 )
 
 // The main thread cannot end, so what it was left in would be that of the process.

@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/sys"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/namespace"
+	"berth/internal/host/namespace"
 )
 
 // UserIDs are the IDs of this host that the users and groups of a user namespace stand for.

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/cgroup"
+	"berth/internal/host/cgroup"
 )
 
 // cgroups plugs package cgroup into a Network, as package daemon does.

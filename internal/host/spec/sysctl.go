@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/namespace"
+	"berth/internal/host/namespace"
 )
 
 // NetSysctls returns the sysctls of a pod's network, which are set when its plug-ins have made it.

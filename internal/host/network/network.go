@@ -18,7 +18,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	current "github.com/containernetworking/cni/pkg/types/100"
 
-	"berth/internal/namespace"
+	"berth/internal/host/namespace"
 )
 
 // ifName is the name of a pod's interface, within the pod.
