@@ -107,8 +107,8 @@ select = all=$$(go list $(PKG) | grep -vxF -e berth/$(KUBELET) -e berth/$(CLUSTE
   $(3)=$$(grep -xF $(ALONE:%=-e berth/%) <<<"$$all" || true)
 
 .PHONY: unit race
-unit: ## Test what needs neither root nor containers, in seconds: make unit PKG=./internal/pod
-race: ## Repeat unit tests with the race detector until one fails: make race PKG=./internal/pod COUNT=100
+unit: ## Test what needs neither root nor containers, in seconds: make unit PKG=./internal/heart/pod
+race: ## Repeat unit tests with the race detector until one fails: make race PKG=./internal/heart/pod COUNT=100
 race: TESTFLAGS += -failfast -count=$(or $(COUNT),10)
 unit: TESTFLAGS += $(if $(COUNT),-count=$(COUNT))
 unit race:

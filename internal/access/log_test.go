@@ -25,7 +25,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/base/event"
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 	"berth/internal/stream"
 )
 

@@ -7,7 +7,7 @@ import (
 	"encoding/binary"
 	"sync"
 
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 // maxCommands is how many commands are remembered of a container. Further ones are recorded each

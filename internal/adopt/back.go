@@ -14,8 +14,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/base/exit"
+	"berth/internal/heart/state"
 	"berth/internal/host/spec"
-	"berth/internal/state"
 )
 
 // Back is what becomes of berth's pods when the plug-in is to have them again.

@@ -8,7 +8,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/state"
+	"berth/internal/heart/state"
 )
 
 // PROPERTIES 46: what containerd has lost of a pod is named before anything is changed, also the container

@@ -6,7 +6,7 @@ import (
 	"context"
 	"fmt"
 
-	"berth/internal/state"
+	"berth/internal/heart/state"
 )
 
 // Direction is where pods go.

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"testing"
 
-	"berth/internal/state"
+	"berth/internal/heart/state"
 )
 
 // half is where the objects of a pod are: some of them may be taken, and some not.

@@ -14,8 +14,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/base/exit"
+	"berth/internal/heart/state"
 	"berth/internal/host/spec"
-	"berth/internal/state"
 )
 
 // Handler is a runtime handler of berth's configuration.

@@ -15,7 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/base/exit"
-	"berth/internal/state"
+	"berth/internal/heart/state"
 )
 
 var (

@@ -15,10 +15,10 @@ import (
 	"berth/internal/base/config"
 	"berth/internal/base/connection"
 	"berth/internal/ctrd"
+	"berth/internal/heart/state"
 	"berth/internal/host/pidfd"
 	"berth/internal/host/podfiles"
 	"berth/internal/imagestore"
-	"berth/internal/state"
 )
 
 // Run takes over the pods of containerd's CRI plug-in, or gives them back, as the request says. Errors

@@ -12,7 +12,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/adopt"
-	"berth/internal/state"
+	"berth/internal/heart/state"
 )
 
 // An interface of CNI may have a dash in its name, as a network may: what a pod has of either is found,

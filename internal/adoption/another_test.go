@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"berth/internal/adopt"
+	"berth/internal/heart/state"
 	"berth/internal/host/pidfd"
-	"berth/internal/state"
 )
 
 // noted returns which containerd the records name.

@@ -11,7 +11,7 @@ import (
 
 	"berth/internal/adopt"
 	"berth/internal/base/wholefile"
-	"berth/internal/state"
+	"berth/internal/heart/state"
 )
 
 // PROPERTIES 46: an adoption that is killed while it copies CNI's result of a pod leaves no file behind once

@@ -15,8 +15,8 @@ import (
 
 	"berth/internal/adopt"
 	"berth/internal/base/exit"
+	"berth/internal/heart/state"
 	"berth/internal/host/pidfd"
-	"berth/internal/state"
 )
 
 // PROPERTIES 46: a container that ends as containerd is stopped has its code, also where the plug-in has

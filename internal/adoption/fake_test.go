@@ -35,8 +35,8 @@ import (
 
 	"berth/internal/adopt"
 	"berth/internal/base/config"
+	"berth/internal/heart/state"
 	"berth/internal/host/spec"
-	"berth/internal/state"
 )
 
 // fake is a containerd on a socket, with the pods of its CRI plug-in. The plug-in serves unless the file

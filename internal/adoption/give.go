@@ -17,8 +17,8 @@ import (
 	"berth/internal/base/retry"
 	"berth/internal/base/wholefile"
 	"berth/internal/ctrd"
+	"berth/internal/heart/state"
 	"berth/internal/host/logs"
-	"berth/internal/state"
 )
 
 // giving is the way of pods back to the plug-in.

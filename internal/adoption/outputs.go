@@ -11,9 +11,9 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/adopt"
+	"berth/internal/heart/pod"
+	"berth/internal/heart/state"
 	"berth/internal/host/logs"
-	"berth/internal/pod"
-	"berth/internal/state"
 )
 
 // flushTimeout is how long what is in the pipes of a container may take to be in its log.

@@ -14,9 +14,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/adopt"
+	"berth/internal/heart/state"
 	"berth/internal/host/logs"
 	"berth/internal/host/podfiles"
-	"berth/internal/state"
 )
 
 // PROPERTIES 46: a container that writes without a pause is taken over and given back again and again.

@@ -7,9 +7,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/heart/state"
 	"berth/internal/host/cgroup"
 	"berth/internal/host/pidfd"
-	"berth/internal/state"
 )
 
 // oomKills is what the counters of OOM kills have said while the containers ran, by container.

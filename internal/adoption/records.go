@@ -14,7 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/adopt"
-	"berth/internal/state"
+	"berth/internal/heart/state"
 )
 
 // records are berth's records while pods are moved: whose each pod is. Nobody else has them open.

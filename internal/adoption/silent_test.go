@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"berth/internal/adopt"
-	"berth/internal/state"
+	"berth/internal/heart/state"
 )
 
 // PROPERTIES 33: a shim that does not answer right after a start of containerd has not said that its pod

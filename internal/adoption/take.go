@@ -18,9 +18,9 @@ import (
 	"berth/internal/adopt"
 	"berth/internal/base/exit"
 	"berth/internal/base/wholefile"
+	"berth/internal/heart/state"
 	"berth/internal/host/cgroup"
 	"berth/internal/host/logs"
-	"berth/internal/state"
 )
 
 // taking is the way of pods from the plug-in to berth.

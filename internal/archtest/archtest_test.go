@@ -41,7 +41,7 @@ func TestRoomsImportNoSibling(t *testing.T) {
 		"internal/base/lane":     nil,
 		"internal/base/exit":     nil,
 		"internal/host/spec":     nil,
-		"internal/feed":          nil,
+		"internal/heart/feed":    nil,
 		"internal/host/network":  nil,
 		"internal/host/logs":     {"berth/internal/base/event"}, // it says what happens to output
 		"internal/base/event":    {"berth/internal/base/exit"},
@@ -142,12 +142,12 @@ func TestFewRoomsMount(t *testing.T) {
 // unit is in no other channels, and few react to an event without waiting for it.
 func TestWhoWaitsForAUnitPokesItsLane(t *testing.T) {
 	reacts := []string{
-		"internal/pod/gap.go",      // a deletion lets the shim publish the end first, which no lane brings about
-		"internal/pod/target.go",   // an exec is cut off when its container has ended
-		"internal/pod/teardown.go", // a release does not wait for its turn once it was asked for
+		"internal/heart/pod/gap.go",      // a deletion lets the shim publish the end first, which no lane brings about
+		"internal/heart/pod/target.go",   // an exec is cut off when its container has ended
+		"internal/heart/pod/teardown.go", // a release does not wait for its turn once it was asked for
 	}
 	var waits, units int
-	for _, f := range rooms(t)["internal/pod"] {
+	for _, f := range rooms(t)["internal/heart/pod"] {
 		ast.Inspect(f.ast, func(n ast.Node) bool {
 			if sel, ok := n.(*ast.SelectorExpr); ok && sel.Sel.Name == "Notice" {
 				waits++

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// boundless are the functions of internal/pod that wait without a branch beside what they wait for,
+// boundless are the functions of internal/heart/pod that wait without a branch beside what they wait for,
 // each with what bounds that.
 var boundless = map[string]string{
 	"Run":          "the controller ends when its parts have, which its context ends",
@@ -32,7 +32,7 @@ var boundless = map[string]string{
 // that ends.
 func TestEveryWaitOfPodsHasAnotherBranch(t *testing.T) {
 	unused := maps.Clone(boundless)
-	for _, f := range rooms(t)["internal/pod"] {
+	for _, f := range rooms(t)["internal/heart/pod"] {
 		for _, d := range f.ast.Decls {
 			fn, ok := d.(*ast.FuncDecl)
 			if !ok {
@@ -47,7 +47,7 @@ func TestEveryWaitOfPodsHasAnotherBranch(t *testing.T) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(unused)) {
-		t.Errorf("%s of internal/pod does not wait alone", name)
+		t.Errorf("%s of internal/heart/pod does not wait alone", name)
 	}
 }
 

@@ -21,8 +21,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"berth/internal/heart/pod"
 	"berth/internal/host/spec"
-	"berth/internal/pod"
 )
 
 // specType is how containerd calls an OCI specification, which it has as JSON.

@@ -18,9 +18,9 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/heart/pod"
+	"berth/internal/heart/state"
 	"berth/internal/host/pidfd"
-	"berth/internal/pod"
-	"berth/internal/state"
 )
 
 // cAdvisor gets what it needs of a container, and nothing else can be done on the socket.

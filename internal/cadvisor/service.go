@@ -18,8 +18,8 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/heart/pod"
 	"berth/internal/host/spec"
-	"berth/internal/pod"
 )
 
 // interval is how often everything is looked at, besides what something has happened to.

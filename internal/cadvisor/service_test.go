@@ -12,7 +12,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 // PROPERTIES 31: a sandbox without a process has a cgroup for as long as it is READY, and no other

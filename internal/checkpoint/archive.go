@@ -22,7 +22,7 @@ import (
 
 	"berth/internal/base/errkind"
 	"berth/internal/base/inroot"
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 // Names in the archive.

@@ -14,7 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 // errEnded ends the checkpoint of a container that has ended, and errStopped of one that is to end.

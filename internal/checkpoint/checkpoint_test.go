@@ -24,8 +24,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/pod"
-	"berth/internal/state"
+	"berth/internal/heart/pod"
+	"berth/internal/heart/state"
 	"berth/test/client"
 )
 

@@ -19,7 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 // podFile is the description of a pod in the directory of its checkpoint. It gets its name last: a

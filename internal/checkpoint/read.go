@@ -23,7 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 // Bounds of an archive that is read. What its files have together is bounded by the size of the

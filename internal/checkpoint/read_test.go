@@ -20,7 +20,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 // entry is a file of an archive.

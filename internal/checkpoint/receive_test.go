@@ -15,7 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 // PROPERTIES 32: an archive that comes from an image is read as one of root's is, has no name, and is

@@ -16,7 +16,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 // maxUnpacked bounds the changes of a writable layer that are compressed, in bytes.

@@ -12,7 +12,7 @@ import (
 
 	"berth/internal/adopt"
 	"berth/internal/base/config"
-	"berth/internal/state"
+	"berth/internal/heart/state"
 )
 
 // adopts runs `berth adopt` with an adoption that does nothing but plan.

@@ -14,7 +14,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/base/connection"
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 const (

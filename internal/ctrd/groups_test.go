@@ -19,9 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/base/connection"
+	"berth/internal/heart/pod"
 	"berth/internal/host/pidfd"
 	"berth/internal/host/pins"
-	"berth/internal/pod"
 	"berth/internal/shims"
 )
 

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"berth/internal/base/connection"
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 const (

@@ -20,7 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"berth/internal/base/connection"
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 // options returns what the shim of a handler is configured with, in the type that it takes; nil for

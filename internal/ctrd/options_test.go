@@ -9,7 +9,7 @@ import (
 	runtimeoptions "github.com/containerd/containerd/api/types/runtimeoptions/v1"
 	"github.com/containerd/typeurl/v2"
 
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 // Each shim gets its options in the type that it takes: one that gets those of runc and is another

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"berth/internal/base/connection"
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 const (

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"berth/internal/base/connection"
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 // restoring returns the options of a task that is restored from a checkpoint: those of its

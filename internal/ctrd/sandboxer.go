@@ -13,8 +13,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/base/connection"
-	"berth/internal/pod"
-	"berth/internal/state"
+	"berth/internal/heart/pod"
+	"berth/internal/heart/state"
 )
 
 // sandboxer is one of containerd's sandbox controllers behind the verbs of pod.Sandboxer: the

@@ -20,7 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"berth/internal/base/connection"
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 const (

@@ -15,7 +15,7 @@ import (
 	"github.com/containerd/typeurl/v2"
 
 	"berth/internal/base/exit"
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 // A start that kill -9 cut off was carried out by the shim all the same. The start that was asked

@@ -8,8 +8,8 @@ import (
 
 	"berth/internal/base/event"
 	"berth/internal/checkpoint"
+	"berth/internal/heart/pod"
 	"berth/internal/host/cgroup"
-	"berth/internal/pod"
 	"berth/internal/stream"
 )
 

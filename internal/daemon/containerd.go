@@ -19,10 +19,10 @@ import (
 	"berth/internal/base/retry"
 	"berth/internal/ctrd"
 	"berth/internal/embed"
+	"berth/internal/heart/pod"
+	"berth/internal/heart/state"
 	"berth/internal/host/pidfd"
-	"berth/internal/pod"
 	"berth/internal/shims"
-	"berth/internal/state"
 )
 
 const (

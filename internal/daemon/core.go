@@ -15,11 +15,11 @@ import (
 	"berth/internal/base/event"
 	"berth/internal/cri"
 	"berth/internal/ctrd"
-	"berth/internal/feed"
+	"berth/internal/heart/feed"
+	"berth/internal/heart/pod"
+	"berth/internal/heart/state"
 	"berth/internal/observe"
-	"berth/internal/pod"
 	"berth/internal/recorder"
-	"berth/internal/state"
 )
 
 // Core is berth without what it works on: the controller, the feed, the recorder, and what joins

@@ -21,6 +21,7 @@ import (
 	"berth/internal/cri"
 	"berth/internal/ctrd"
 	"berth/internal/embed"
+	"berth/internal/heart/state"
 	"berth/internal/host/cdi"
 	"berth/internal/host/cgroup"
 	"berth/internal/host/fdstore"
@@ -35,7 +36,6 @@ import (
 	"berth/internal/probe"
 	"berth/internal/recorder"
 	"berth/internal/shims"
-	"berth/internal/state"
 	"berth/internal/stats"
 	"berth/internal/stream"
 )

@@ -9,9 +9,9 @@ import (
 	"slices"
 
 	"berth/internal/base/config"
+	"berth/internal/heart/pod"
 	"berth/internal/host/spec"
 	"berth/internal/image"
-	"berth/internal/pod"
 )
 
 // makeHandlers completes the configured runtimes with what berth brings along.

@@ -18,10 +18,10 @@ import (
 
 	"berth/internal/base/config"
 	"berth/internal/base/version"
+	"berth/internal/heart/pod"
 	"berth/internal/host/apparmor"
 	"berth/internal/host/network"
 	"berth/internal/image"
-	"berth/internal/pod"
 	"berth/internal/policy"
 	"berth/internal/probe"
 )

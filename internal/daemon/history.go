@@ -21,9 +21,9 @@ import (
 	"berth/internal/base/exit"
 	"berth/internal/base/inroot"
 	"berth/internal/base/version"
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
+	"berth/internal/heart/state"
 	"berth/internal/recorder"
-	"berth/internal/state"
 )
 
 // openRecorder opens the flight recorder.

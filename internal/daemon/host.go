@@ -10,11 +10,11 @@ import (
 
 	"github.com/containerd/containerd/v2/pkg/cap"
 
+	"berth/internal/heart/pod"
 	"berth/internal/host/apparmor"
 	"berth/internal/host/selinux"
 	"berth/internal/host/spec"
 	"berth/internal/join"
-	"berth/internal/pod"
 	"berth/internal/unpack"
 )
 

@@ -13,9 +13,9 @@ import (
 
 	"berth/internal/base/event"
 	"berth/internal/durable"
+	"berth/internal/heart/pod"
 	"berth/internal/image"
 	"berth/internal/imagestore"
-	"berth/internal/pod"
 )
 
 // openImageStore makes what pulls, unpacks and removes containerd's images.

@@ -10,11 +10,11 @@ import (
 	"path/filepath"
 	"strings"
 
+	"berth/internal/heart/pod"
 	"berth/internal/host/cgroup"
 	"berth/internal/host/pidfd"
 	"berth/internal/join"
 	"berth/internal/observe"
-	"berth/internal/pod"
 	"berth/internal/probe"
 	"berth/internal/shims"
 	"berth/internal/stream"

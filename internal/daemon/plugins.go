@@ -13,8 +13,8 @@ import (
 	"berth/internal/base/retry"
 	"berth/internal/base/version"
 	"berth/internal/cri"
+	"berth/internal/heart/pod"
 	"berth/internal/nri"
-	"berth/internal/pod"
 )
 
 // plugins are the NRI plug-ins of this node.

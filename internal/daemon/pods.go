@@ -9,12 +9,12 @@ import (
 
 	"berth/internal/base/config"
 	"berth/internal/checkpoint"
+	"berth/internal/heart/pod"
 	"berth/internal/host/cdi"
 	"berth/internal/host/cgroup"
 	"berth/internal/host/pins"
 	"berth/internal/host/podfiles"
 	"berth/internal/imagestore"
-	"berth/internal/pod"
 	"berth/internal/probe"
 	"berth/internal/stats"
 )

@@ -9,8 +9,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/base/config"
+	"berth/internal/heart/pod"
 	"berth/internal/image"
-	"berth/internal/pod"
 	"berth/internal/policy"
 )
 

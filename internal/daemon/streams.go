@@ -16,9 +16,9 @@ import (
 	"berth/internal/access"
 	"berth/internal/base/config"
 	"berth/internal/base/version"
+	"berth/internal/heart/pod"
 	"berth/internal/host/cgroup"
 	"berth/internal/host/logs"
-	"berth/internal/pod"
 	"berth/internal/stream"
 )
 

@@ -15,8 +15,8 @@ import (
 	selabel "github.com/opencontainers/selinux/go-selinux/label"
 
 	"berth/internal/base/connection"
+	"berth/internal/heart/pod"
 	"berth/internal/host/spec"
-	"berth/internal/pod"
 )
 
 // rootLabel keeps what carries it from containerd's garbage collector.

@@ -17,7 +17,7 @@ import (
 	"github.com/containerd/nri/pkg/stub"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 // TestMain is a plug-in where the service has started this program as one.

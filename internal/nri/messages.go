@@ -6,7 +6,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 // podOf describes the pod of a target to plug-ins.

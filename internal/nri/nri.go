@@ -23,7 +23,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/base/exit"
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 const (

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/heart/pod"
 	"berth/internal/host/spec"
-	"berth/internal/pod"
 )
 
 // UpdateContainer changes what a container may use, as plug-ins have adjusted it. It is called instead

@@ -6,8 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"berth/internal/base/budget"
-	"berth/internal/feed"
-	"berth/internal/pod"
+	"berth/internal/heart/feed"
+	"berth/internal/heart/pod"
 )
 
 // Sources are what metrics are read from when they are scraped.

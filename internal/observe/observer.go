@@ -10,8 +10,8 @@ import (
 
 	"berth/internal/base/event"
 	"berth/internal/base/lane"
+	"berth/internal/heart/pod"
 	"berth/internal/journal"
-	"berth/internal/pod"
 	"berth/internal/recorder"
 )
 

@@ -22,7 +22,7 @@ import (
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
 	"berth/internal/base/lane"
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 	"berth/internal/recorder"
 )
 

@@ -9,9 +9,9 @@ import (
 	otelcodes "go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
+	"berth/internal/heart/pod"
+	"berth/internal/heart/state"
 	"berth/internal/host/network"
-	"berth/internal/pod"
-	"berth/internal/state"
 )
 
 // span runs f in a span of its own below ctx's.

@@ -19,7 +19,7 @@ import (
 
 	"berth/internal/base/config"
 	"berth/internal/base/version"
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 // flushTimeout is how long Close sends the spans that are left.

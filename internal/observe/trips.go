@@ -14,7 +14,7 @@ import (
 
 	"berth/internal/base/event"
 	"berth/internal/base/lane"
-	"berth/internal/state"
+	"berth/internal/heart/state"
 )
 
 // trips traces the trip of each exit: one span from the process's end to the last thing given back,

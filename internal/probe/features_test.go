@@ -14,7 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 // warnings collects the handlers that are warned about.

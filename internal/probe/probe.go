@@ -15,7 +15,7 @@ import (
 	ocifeatures "github.com/opencontainers/runtime-spec/specs-go/features"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 // Config says which handlers there are, and whom to ask.

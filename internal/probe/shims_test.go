@@ -8,7 +8,7 @@ import (
 	"log/slog"
 	"testing"
 
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 // A handler whose shim cannot be asked gets pause processes for as long as that is so, and what the

@@ -13,7 +13,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 // What is advertised is what the runtime, the snapshotter and the kernel can do together, and an

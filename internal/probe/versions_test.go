@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 func TestVersionsOfRuncWithKnownHoles(t *testing.T) {

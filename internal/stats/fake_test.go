@@ -18,9 +18,9 @@ import (
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/heart/pod"
+	"berth/internal/heart/state"
 	"berth/internal/host/pidfd"
-	"berth/internal/pod"
-	"berth/internal/state"
 )
 
 func TestMain(m *testing.M) {

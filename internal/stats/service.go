@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sync/semaphore"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 const (

@@ -12,7 +12,7 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 
 	"berth/internal/base/event"
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 // Access is one use of a container or a pod by a client: a command, a connection with a container's

@@ -12,7 +12,7 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 
 	"berth/internal/base/retry"
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 // Stdio is the stdin, stdout and stderr of a container's own process.

@@ -16,7 +16,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 // carried is a stream that a holder has. It has a Service of its own, for which it is everything

@@ -10,7 +10,7 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	utilexec "k8s.io/utils/exec"
 
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 // Exec runs a command in a container and connects it with a client until the command has ended or

@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/base/budget"
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 const (

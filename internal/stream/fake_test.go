@@ -17,7 +17,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 // world is a pod p1 with a container c1, and others whose IDs begin with "c1-", and a shim, which

@@ -14,7 +14,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 const (

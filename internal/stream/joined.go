@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/heart/pod"
 	"berth/internal/host/pidfd"
-	"berth/internal/pod"
 )
 
 // Joiner makes processes of ExecSync without the shim, as children of berth's. It counts and logs

@@ -17,8 +17,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/heart/pod"
 	"berth/internal/host/pidfd"
-	"berth/internal/pod"
 )
 
 // fakeJoiner makes processes that are Go functions; a nil one makes none.

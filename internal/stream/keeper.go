@@ -20,7 +20,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/base/retry"
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 const (

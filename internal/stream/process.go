@@ -19,7 +19,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/base/budget"
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 const (

@@ -14,7 +14,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/base/budget"
-	"berth/internal/pod"
+	"berth/internal/heart/pod"
 )
 
 // stopTimeout is how long Run waits for processes to end when its context has ended. What has not

@@ -314,7 +314,7 @@ func TestAPlantedDefectIsFoundFromItsBundle(t *testing.T) {
 			want:  "the bundle has 10 Error, and it is 42 Error",
 		},
 		"oom-forgotten": {
-			file:  "internal/pod/oom.go",
+			file:  "internal/heart/pod/oom.go",
 			right: "known.OOM, known.Limit = true, limit",
 			wrong: "_ = limit",
 			play:  oomKilled,

@@ -15,8 +15,8 @@ import (
 	"berth/internal/base/exit"
 	"berth/internal/cri"
 	"berth/internal/daemon"
-	"berth/internal/pod"
-	"berth/internal/state"
+	"berth/internal/heart/pod"
+	"berth/internal/heart/state"
 	"berth/test/world"
 )
 

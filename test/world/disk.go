@@ -7,8 +7,8 @@ import (
 	"errors"
 	"time"
 
-	"berth/internal/pod"
-	"berth/internal/state"
+	"berth/internal/heart/pod"
+	"berth/internal/heart/state"
 )
 
 var errFull = errors.New("no space left on device")

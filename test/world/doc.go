@@ -2,7 +2,7 @@
 
 // Package world is everything outside berth's controller, in memory: a fake containerd with its
 // shims, the kernel and its processes, cgroups, networks, files, output, images, and the disk. The
-// tests of internal/pod run a controller in it, and test/sim the whole of berth.
+// tests of internal/heart/pod run a controller in it, and test/sim the whole of berth.
 //
 //   - [World] is what there is. It outlives each berth.
 //   - [Life] is one berth's access to it, from [World.Begin] until [Life.Kill]. [Life.Ports] are

@@ -12,8 +12,8 @@ import (
 	"berth/internal/base/connection"
 	"berth/internal/base/exit"
 	"berth/internal/ctrd"
+	"berth/internal/heart/pod"
 	"berth/internal/host/spec"
-	"berth/internal/pod"
 	"berth/internal/shims"
 )
 

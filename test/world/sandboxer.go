@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/ctrd"
-	"berth/internal/pod"
-	"berth/internal/state"
+	"berth/internal/heart/pod"
+	"berth/internal/heart/state"
 )
 
 // runtime is the adapter of containerd, but for the sandbox controllers of containerd's, which no

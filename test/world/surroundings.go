@@ -18,11 +18,11 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/heart/pod"
 	"berth/internal/host/logs"
 	"berth/internal/host/network"
 	"berth/internal/host/pins"
 	"berth/internal/host/podfiles"
-	"berth/internal/pod"
 )
 
 // netns stands for pins.Networks: it keeps the world's network namespaces.

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/base/event"
+	"berth/internal/base/exit"
+	"berth/internal/base/lane"
+	"berth/internal/heart/state"
+)
+
+// settler turns facts into durable, visible state.
+type settler struct {
+	cfg       Config
+	processes *processes
+	ooms      *oomReader
+	givenUp   *givenUp
+	shims     Shims
+	lanes     *lanes
+	pacer     *lane.Pacer
+	ops       *operations
+	publisher *publisher
+	endings   *endings
+	obs       Observer
+}
+
+// settle makes what the witnesses reported about u durable and visible, and hands over to the
+// release. It is attempted by the unit's lane until it succeeds, and does nothing when nothing was
+// reported.
+func (s *settler) settle(ctx context.Context, u *unit) error {
+	defer s.pacer.Settle(u.id)()
+	if u.attempt().at == stageGivenUp && !u.now().Phase.Ended() {
+		if err := s.givenUp.end(ctx, u); err != nil {
+			return err
+		}
+	}
+	known, _ := u.evidence.known()
+	if known.Zero() {
+		return nil
+	}
+	if u.now().Phase.Ended() {
+		return s.correct(u, s.ooms.judge(ctx, u, known))
+	}
+	var drained func()
+	if !u.sharesPIDs() { // its other processes have ended with init
+		drained = s.drain(ctx, u)
+	}
+	s.ooms.readAtEnd(ctx, u, known)
+	if !sure(u, known) {
+		known = s.measure(ctx, u)
+	}
+	if known.At.IsZero() {
+		known.At = u.evidence.noticedAt() // nobody knows better
+	}
+	if u.sharesPIDs() {
+		s.processes.endLeftovers(ctx, u, s.cfg.LeftoverTimeout)
+		drained = s.drain(ctx, u)
+	}
+	if latest, _ := u.evidence.known(); latest.Rank() > known.Rank() {
+		known, _ = exit.Merge(known, latest)
+	}
+	alone := contested(u, known)
+	known = s.ooms.judge(ctx, u, known)
+	settled := false
+	err := u.changeAfter(func(st *state.Status) bool {
+		if settled = !st.Phase.Ended(); !settled {
+			return false
+		}
+		if st.StartedAt.IsZero() && known.Origin != exit.Start {
+			st.StartedAt = known.At // it ended before the call that started it returned
+		}
+		if known.At.Before(st.StartedAt) {
+			known.At = st.StartedAt // the shim's clock and ours are read at different moments
+		}
+		if st.Phase == state.Creating && known.Origin == exit.Start { // given up before anybody saw it
+			st.Removing, st.Stopping, st.Undone = true, true, known.Message
+		}
+		st.Phase, st.Exit, st.TakingBack = u.endedPhase(), known, false
+		u.oom.record(st)
+		return true
+	}, drained)
+	if err != nil || !settled {
+		return err
+	}
+	s.obs.Note(u.id, event.ExitSettled{
+		Exit:     event.ExitOf(known),
+		Lag:      time.Since(known.At),
+		Evidence: u.oom.tell(u.evidence.told()),
+	})
+	if alone {
+		s.obs.Note(u.id, event.CodeUnconfirmed{Code: known.Code})
+	}
+	s.noteContradiction(u, known)
+	if known.Signal() == int(unix.SIGKILL) && !known.OOM && !u.evidence.explains(known) && s.shims.ShimDied(u.pod.id) {
+		s.obs.Note(u.id, event.ShimDied{})
+	}
+	if u.now().Undone == "" {
+		s.publisher.stopped(u)
+		s.endings.notify(u)
+	}
+	s.lanes.release(u)
+	return nil
+}
+
+// lastOOM reads the counter of OOM kills that could not be read when the exit was settled, before
+// the group is removed. An error says that it still cannot be read, and is not returned for long.
+func (s *settler) lastOOM(u *unit) error {
+	known := u.now().Exit
+	if !u.oom.isUnread() || !known.Measured {
+		return nil
+	}
+	if err := s.ooms.read(u, known); err != nil && time.Since(known.At) < oomPatienceAfter {
+		return fmt.Errorf("read the counter of OOM kills: %w", err)
+	}
+	u.oom.setUnread(false)
+	return s.correct(u, s.ooms.judge(context.Background(), u, known)) // bounded
+}
+
+// correct records a better code that arrived after the exit was settled: a measured one after a
+// guess, or the process's after its first thread's. That a code is confirmed is not worth a commit.
+func (s *settler) correct(u *unit, known exit.Fact) error {
+	changed := false
+	err := u.change(func(st *state.Status) bool {
+		merged, _ := exit.Merge(st.Exit, known)
+		if changed = merged.Amends(st.Exit); changed {
+			st.Exit = merged
+		}
+		return changed
+	})
+	if err != nil {
+		return err
+	}
+	s.noteContradiction(u, u.now().Exit)
+	if !changed {
+		return nil
+	}
+	s.obs.Note(u.id, event.ExitCorrected{
+		Exit:     event.ExitOf(u.now().Exit),
+		Evidence: u.oom.tell(u.evidence.told()),
+	})
+	s.publisher.stoppedAgain(u)
+	return nil
+}
+
+// noteContradiction notes that two witnesses have measured different codes of the end of u, of which
+// one stands.
+func (s *settler) noteContradiction(u *unit, stands exit.Fact) {
+	other, differ := u.evidence.contradiction()
+	switch {
+	case !differ:
+	case other.FirstThread:
+		s.obs.Note(u.id, event.FirstThreadDiffers{
+			Code:    stands.Code,
+			Witness: stands.Origin,
+			First:   other.Code,
+		})
+	default:
+		s.obs.Note(u.id, event.CodesDiffer{
+			Code:         stands.Code,
+			Witness:      stands.Origin,
+			Other:        other.Code,
+			OtherWitness: other.Origin,
+		})
+	}
+}
+
+// contested reports whether what is known of the end of u is a code that reboot(2) leaves of the
+// first thread, and a process that may call it was in the PID namespace of u: the thread that called
+// it ends with 0, and the init of the namespace, if that is another process or thread, by SIGKILL.
+// What the parent is told is SIGHUP or SIGINT then. With any other code, and without the capability,
+// the pidfd's word is enough, and if another one follows all the same it is corrected.
+func contested(u *unit, known exit.Fact) bool {
+	return known.Rank() == exit.OfThread && (known.Code == 0 || known.Signal() == int(unix.SIGKILL)) && u.mayBeRebooted()
+}
+
+// sure reports whether an exit can be settled with what is known.
+func sure(u *unit, known exit.Fact) bool {
+	return known.Measured && !known.At.IsZero() && !contested(u, known)
+}
+
+// measure waits, within its bound, for somebody who knows the code and the instant: the kernel
+// after the process was reaped, the shim's event, the shim's answer to a question. A code that is
+// contested is taken once the shim, which has reaped the process, has told its own. It returns what
+// is known then, measured or not.
+func (s *settler) measure(ctx context.Context, u *unit) exit.Fact {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.MeasureTimeout)
+	defer cancel()
+	type answer struct {
+		st  TaskState
+		err error
+	}
+	answered := make(chan answer, 1)
+	s.ops.spawn(func() {
+		st, err := u.workload.Wait(ctx) // the shim may be about to learn it
+		answered <- answer{st, err}
+	})
+	for {
+		known, more := u.evidence.known()
+		if sure(u, known) {
+			return known
+		}
+		select {
+		case a := <-answered:
+			if a.err == nil && a.st.Stopped {
+				u.evidence.add(taskFact(u.id, a.st), true)
+				continue
+			}
+			answered = nil
+			if errdefs.IsNotFound(a.err) && (known.Measured || known.Origin != exit.Kernel) {
+				return known // containerd knows nothing and nobody else is to come
+			}
+		case <-more:
+		case <-ctx.Done():
+			return known
+		}
+	}
+}
+
+// drain begins to wait, within its bound, until what the container wrote is in its log, and returns
+// the wait for that.
+func (s *settler) drain(ctx context.Context, u *unit) (wait func()) {
+	stdio := u.stdio()
+	if stdio == nil {
+		return nil
+	}
+	drained := make(chan error, 1)
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.DrainTimeout)
+	go func() {
+		defer cancel()
+		drained <- stdio.Drain(ctx)
+	}()
+	return func() {
+		if err := <-drained; err != nil {
+			s.obs.Note(u.id, event.LogDraining{Err: err.Error()})
+		}
+	}
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/heart/state"
+)
+
+// statuses builds CRI's messages about units from the last durable status of each. It reads memory
+// alone. What it returns shares what does not change (metadata, labels, annotations, mounts) with
+// the record, and must not be changed.
+type statuses struct {
+	images Images
+}
+
+func sandboxState(st *state.Status) runtimeapi.PodSandboxState {
+	if st.Phase == state.Ready && !st.Stopping {
+		return runtimeapi.PodSandboxState_SANDBOX_READY
+	}
+	return runtimeapi.PodSandboxState_SANDBOX_NOTREADY
+}
+
+func containerState(st *state.Status) runtimeapi.ContainerState {
+	switch st.Phase {
+	case state.Creating, state.Created:
+		return runtimeapi.ContainerState_CONTAINER_CREATED
+	case state.Running:
+		return runtimeapi.ContainerState_CONTAINER_RUNNING
+	case state.Exited:
+		return runtimeapi.ContainerState_CONTAINER_EXITED
+	default:
+		return runtimeapi.ContainerState_CONTAINER_UNKNOWN
+	}
+}
+
+func (s *statuses) sandbox(u *unit) *runtimeapi.PodSandboxStatus {
+	st, cfg := u.now(), u.sandbox.Config
+	out := &runtimeapi.PodSandboxStatus{
+		Id:             u.id,
+		Metadata:       cfg.GetMetadata(),
+		State:          sandboxState(st),
+		CreatedAt:      u.createdAt,
+		Labels:         cfg.GetLabels(),
+		Annotations:    cfg.GetAnnotations(),
+		RuntimeHandler: u.sandbox.RuntimeHandler,
+		Network:        &runtimeapi.PodSandboxNetworkStatus{},
+		Linux:          &runtimeapi.LinuxPodSandboxStatus{Namespaces: namespacesOf(u)},
+	}
+	if st.Network != nil && len(st.Network.IPs) > 0 && st.Holds.Has(state.HoldNetwork) {
+		out.Network.Ip = st.Network.IPs[0]
+		for _, ip := range st.Network.IPs[1:] {
+			out.Network.AdditionalIps = append(out.Network.AdditionalIps, &runtimeapi.PodIP{Ip: ip})
+		}
+	}
+	return out
+}
+
+// sandboxItem returns the same message for as long as the status of u is the same.
+func (s *statuses) sandboxItem(u *unit) *runtimeapi.PodSandbox {
+	st := u.now()
+	if item := u.item.Load(); item != nil && item.status == st {
+		return item.sandbox
+	}
+	cfg := u.sandbox.Config
+	item := &runtimeapi.PodSandbox{
+		Id:             u.id,
+		Metadata:       cfg.GetMetadata(),
+		State:          sandboxState(st),
+		CreatedAt:      u.createdAt,
+		Labels:         cfg.GetLabels(),
+		Annotations:    cfg.GetAnnotations(),
+		RuntimeHandler: u.sandbox.RuntimeHandler,
+	}
+	u.item.Store(&listItem{status: st, sandbox: item})
+	return item
+}
+
+// image returns the image of a container for people: by its name as the node has it now, not as it
+// was asked for. The kubelet asks by ID, and users see this.
+func (s *statuses) image(ct *state.Container) *runtimeapi.ImageSpec {
+	asked := ct.Config.GetImage()
+	name := s.images.Name(ct.ImageID)
+	if name == "" && ct.Checkpoint != nil {
+		name = ct.Checkpoint.Image // and not the path of the archive
+	}
+	if name == "" || name == asked.GetImage() {
+		return asked
+	}
+	return &runtimeapi.ImageSpec{
+		Image:              name,
+		UserSpecifiedImage: asked.GetUserSpecifiedImage(),
+		RuntimeHandler:     asked.GetRuntimeHandler(),
+		Annotations:        asked.GetAnnotations(),
+		ImageRef:           asked.GetImageRef(),
+	}
+}
+
+func (s *statuses) container(u *unit) *runtimeapi.ContainerStatus {
+	st, ct := u.now(), u.container
+	cfg := ct.Config
+	out := &runtimeapi.ContainerStatus{
+		Id:          u.id,
+		Metadata:    cfg.GetMetadata(),
+		State:       containerState(st),
+		CreatedAt:   u.createdAt,
+		StartedAt:   unixNano(st.StartedAt),
+		Image:       s.image(ct),
+		ImageRef:    ct.ImageRef,
+		ImageId:     ct.ImageID,
+		Labels:      cfg.GetLabels(),
+		Annotations: cfg.GetAnnotations(),
+		Mounts:      withImageRefs(ct),
+		LogPath:     ct.LogPath,
+		StopSignal:  criSignal(ct.StopSignal),
+		User:        userOf(st),
+	}
+	if r := effective(u, st); r != nil {
+		out.Resources = &runtimeapi.ContainerResources{Linux: r}
+	}
+	if st.Phase == state.Running {
+		out.Message = survivedText(st)
+	}
+	if st.Phase == state.Exited {
+		out.FinishedAt = st.Exit.At.UnixNano()
+		out.ExitCode = int32(st.Exit.ExitCode()) //nolint:gosec // 0..255
+		out.Reason, out.Message = st.Exit.Reason(), st.Exit.Detail()
+	}
+	return out
+}
+
+// containerItem returns the same message for as long as the status of u and the name of its image
+// are the same.
+func (s *statuses) containerItem(u *unit) *runtimeapi.Container {
+	st, image := u.now(), s.image(u.container)
+	if item := u.item.Load(); item != nil && item.status == st && item.image.GetImage() == image.GetImage() {
+		return item.container
+	}
+	ct, cfg := u.container, u.container.Config
+	item := &runtimeapi.Container{
+		Id:           u.id,
+		PodSandboxId: u.pod.id,
+		Metadata:     cfg.GetMetadata(),
+		Image:        image,
+		ImageRef:     ct.ImageRef,
+		State:        containerState(st),
+		CreatedAt:    u.createdAt,
+		Labels:       cfg.GetLabels(),
+		Annotations:  cfg.GetAnnotations(),
+		ImageId:      ct.ImageID,
+	}
+	u.item.Store(&listItem{status: st, image: image, container: item})
+	return item
+}
+
+// newestFirst returns the statuses of containers as the kubelet's evented PLEG needs them: of the
+// containers of one name it takes the first for the current one.
+func (s *statuses) newestFirst(containers []*unit) []*runtimeapi.ContainerStatus {
+	out := make([]*runtimeapi.ContainerStatus, 0, len(containers))
+	for _, ct := range slices.Backward(containers) {
+		if ct.visible() {
+			out = append(out, s.container(ct))
+		}
+	}
+	return out
+}
+
+// criSignals maps to CRI's constants by the number of the signal.
+var criSignals = func() map[unix.Signal]runtimeapi.Signal {
+	m := map[unix.Signal]runtimeapi.Signal{}
+	for name, v := range runtimeapi.Signal_value {
+		n, err := parseSignal(name)
+		if err != nil {
+			continue // SIGNAL_RUNTIME_DEFAULT
+		}
+		if have, ok := m[n]; !ok || v < int32(have) { // some numbers have two names
+			m[n] = runtimeapi.Signal(v)
+		}
+	}
+	return m
+}()
+
+func criSignal(s string) runtimeapi.Signal {
+	n, err := parseSignal(s)
+	if err != nil {
+		return runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT
+	}
+	return criSignals[n] // absent: SIGNAL_RUNTIME_DEFAULT
+}
+
+// unixNano returns CRI's form of an instant; 0 for none.
+func unixNano(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
+}
+
+// namespacesOf returns the namespaces in the status of a sandbox. What was left out of the request
+// is reported as what it means: a mode of POD, and the user namespace of the host.
+func namespacesOf(u *unit) *runtimeapi.Namespace {
+	asked := u.podNamespaces()
+	if asked.GetUsernsOptions() != nil {
+		return &runtimeapi.Namespace{Options: asked}
+	}
+	has := &runtimeapi.NamespaceOption{}
+	if asked != nil {
+		has = proto.CloneOf(asked)
+	}
+	has.UsernsOptions = &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE}
+	return &runtimeapi.Namespace{Options: has}
+}
+
+// userOf returns the user in the status of a container. It is nil for a container that an earlier
+// berth made, which did not record it.
+func userOf(st *state.Status) *runtimeapi.ContainerUser {
+	if st.Applied == nil || st.Applied.User == nil {
+		return nil
+	}
+	return &runtimeapi.ContainerUser{Linux: st.Applied.User}
+}

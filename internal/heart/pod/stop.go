@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/base/event"
+	"berth/internal/base/exit"
+	"berth/internal/base/lane"
+	"berth/internal/heart/state"
+)
+
+// errStopRequested ends a creation or a start in flight.
+var errStopRequested = fmt.Errorf("a stop was asked for meanwhile: %w", errdefs.ErrFailedPrecondition)
+
+// stopper ends the processes of units.
+type stopper struct {
+	grace       time.Duration // for a start in flight
+	networkWait time.Duration // for the network to be given back
+	processes   *processes
+	witnesses   *witnesses
+	lanes       *lanes
+	orphans     *orphans
+	obs         Observer
+}
+
+// stopPod ends every process of the pod of a sandbox, and waits within a bound until its network
+// was given back. It does not wait for the rest of the release: a shim may hang.
+func (s *stopper) stopPod(ctx context.Context, u *unit) error {
+	if !u.visible() {
+		return fmt.Errorf("stop sandbox %s: it is still being made: %w", u.id, errdefs.ErrFailedPrecondition)
+	}
+	if err := u.changeFor(ctx, func(st *state.Status) bool {
+		changed := !st.Stopping
+		st.Stopping = true
+		return changed
+	}); err != nil {
+		return absent(err)
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	for _, ct := range u.containers() {
+		g.Go(func() error { return guard(func() error { return s.stop(gctx, ct, 0) }) })
+	}
+	g.Go(func() error { return guard(func() error { return s.orphans.stopMembers(gctx, u.id) }) })
+	if err := g.Wait(); err != nil {
+		return fmt.Errorf("stop sandbox %s: %w", u.id, err)
+	}
+	if err := s.stop(ctx, u, 0); err != nil {
+		return fmt.Errorf("stop sandbox %s: %w", u.id, err)
+	}
+	wait, cancel := context.WithTimeout(ctx, s.networkWait)
+	defer cancel()
+	_ = s.lanes.waitDisconnected(wait, u) // what is not released by then is retried; the record says so
+	return nil
+}
+
+// stop ends the process of u and waits until its exit is settled. Several may stop at the same
+// time: each has its own timeout, and the shortest kills.
+func (s *stopper) stop(ctx context.Context, u *unit, timeout time.Duration) error {
+	switch st := u.now(); {
+	case st.Phase.Ended():
+		s.lanes.poke(u.id)
+		return nil
+	case st.Phase == state.Creating:
+		// A sandbox that stops starts nothing, so that nobody has to wait for the undoing.
+		u.interrupt(errStopRequested)
+		return nil
+	case st.Phase == state.Created:
+		return s.stopUnstarted(ctx, u, timeout)
+	}
+	s.obs.Note(u.id, event.StopRequested{
+		By:      event.ClientOf(ctx),
+		Pod:     u.pod.now().Stopping,
+		Timeout: timeout,
+	})
+	defer u.stops.begin()()
+	w := s.lanes.wait(u) // a settle that failed is tried now
+	defer w.End()
+	if timeout > 0 {
+		err := s.signal(ctx, u, signalNumber(u), u.evidence.stop)
+		if absent(err) != nil {
+			s.obs.Note(u.id, event.StopSignalLost{Err: err.Error()})
+		} else {
+			wait, cancel := context.WithTimeout(ctx, timeout)
+			err := waitSettled(wait, w, u)
+			cancel()
+			if err == nil || ctx.Err() != nil {
+				return err
+			}
+		}
+	}
+	if err := s.kill(ctx, u); err != nil {
+		return err
+	}
+	return s.waitKilled(ctx, w, u)
+}
+
+// waitKilled waits as w for the exit of u, which was killed, to be settled, and insists on its end
+// meanwhile. If its process does not end, waitKilled returns why, within [heldPatience] and before the
+// caller goes away. The settle of an exit is waited for as long as the caller likes.
+func (s *stopper) waitKilled(ctx context.Context, w *lane.Waiter, u *unit) error {
+	settled := func(ctx context.Context) error { return waitSettled(ctx, w, u) }
+	if u.isPinned() { // it has no process
+		return settled(ctx)
+	}
+	patience := heldPatience
+	if deadline, ok := ctx.Deadline(); ok {
+		patience = min(patience, time.Until(deadline)-lastWord)
+	}
+	wait, cancel := context.WithTimeout(ctx, max(patience, 0))
+	defer cancel()
+	err := s.processes.insisting(wait, u, settled)
+	if err != nil && ctx.Err() == nil && u.evidence.hasEnded() {
+		err = settled(ctx)
+	}
+	return heldError(u, err)
+}
+
+// lastWord is how long before a caller goes away it is told what is waited for.
+const lastWord = 200 * time.Millisecond
+
+// stopUnstarted waits for a start in flight, interrupts it if it takes long, and ends what it
+// started.
+func (s *stopper) stopUnstarted(ctx context.Context, u *unit, timeout time.Duration) error {
+	patience := time.AfterFunc(s.grace, func() { u.interrupt(errStopRequested) })
+	defer patience.Stop()
+	if err := u.task.lock(ctx); err != nil {
+		return fmt.Errorf("stop %s %s: an operation on its task is in flight: %w", u.kind(), u.id, err)
+	}
+	u.task.unlock()
+	w := s.lanes.wait(u)
+	defer w.End()
+	if u.attempt().at == stageGivenUp {
+		return s.waitKilled(ctx, w, u) // its start failed, and the settle ends what was made for it
+	}
+	if u.runs() {
+		return s.stop(ctx, u, timeout)
+	}
+	if !u.compared.Happened() && u.process().Pid != 0 {
+		// A start was cut off and may have taken effect. Only the shim knows, which does not answer.
+		u.evidence.mayHaveRun(true)
+		u.giveUp(errStopRequested)
+		s.lanes.settle(u)
+		return s.waitKilled(ctx, w, u)
+	}
+	return nil
+}
+
+// kill ends the process of u, and notes that it was berth unless the process had ended before: what
+// berth kills was not killed by the OOM killer.
+func (s *stopper) kill(ctx context.Context, u *unit) error {
+	if s.processes.ended(u) {
+		return nil
+	}
+	err := s.signal(ctx, u, unix.SIGKILL, u.evidence.kill)
+	if absent(err) != nil {
+		return fmt.Errorf("kill %s %s: %w", u.kind(), u.id, err)
+	}
+	return nil
+}
+
+// signal sends a signal to the process of u; ErrNotFound when it ended. A process of which neither
+// the kernel nor containerd knows is reported as ended, since no witness will do that. The signal
+// is counted if it may explain the end.
+func (s *stopper) signal(ctx context.Context, u *unit, sig unix.Signal, counted func(func() error) error) error {
+	send := func() error { return s.processes.signal(ctx, u, sig) }
+	var err error
+	if s.processes.observe(u) == processGone {
+		err = send() // it ended before, and only whether somebody knows of it is asked
+	} else if err = counted(send); err != nil {
+		s.lanes.settleAgain(u) // its end may have been settled while the signal counted
+	}
+	if errors.Is(err, errNoProcess) {
+		s.witnesses.report(exit.Fact{ID: u.id, Origin: exit.Audit, Message: "its task was gone when it was to be stopped"})
+	}
+	if err == nil && u.isPinned() {
+		s.witnesses.ask(ctx, u) // it has ended by now, and no other witness waits for that
+	}
+	return err
+}
+
+func signalNumber(u *unit) unix.Signal {
+	if u.isSandbox() {
+		return unix.SIGTERM
+	}
+	if s, err := parseSignal(u.container.StopSignal); err == nil {
+		return s
+	}
+	return unix.SIGTERM
+}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"github.com/containerd/errdefs"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/base/lane"
+	"berth/internal/heart/state"
+)
+
+// unit is one sandbox or container. Exactly one of sandbox and container is set; both are
+// immutable.
+//
+//	          ┌────────── creation fails: undone ──────────┐
+//	          │                                            ▼
+//	CREATING ─┴─▶ CREATED ──▶ RUNNING ── exit settled ──▶ EXITED ──▶ released ──▶ removed
+//	                 └─────── start fails ─────────────────▲          (sandboxes: READY, NOTREADY)
+//
+// [record.change] is the only way from one phase to the next. From CREATED to RUNNING a start has
+// stages of its own, which are drawn at [attempt].
+type unit struct {
+	record   // what is durable
+	underway // the creation or the start in flight
+	live     // what runs
+
+	sandbox   *state.Sandbox
+	container *state.Container
+	pod       *unit // of a container, its sandbox; of a sandbox, itself
+	handler   Handler
+	sandboxer Sandboxer // of a sandbox; nil of a container
+	workload  workload
+	createdAt int64 // in nanoseconds since the epoch
+
+	// item is what lists contain of u, for as long as it says what is true: package cri encodes an
+	// item once that it has seen before.
+	item atomic.Pointer[listItem]
+	// task is held by what works on the unit's task: its making, its start, its deletion, or the
+	// comparison of the record with containerd.
+	task gate
+	// listening says that the task witness waits for the task, so that each unit has one at most.
+	listening atomic.Bool
+	// unopened says that there may be stdio of an earlier berth, which could not be opened yet.
+	unopened atomic.Bool
+
+	removed  lane.Event // the record is deleted and the name is free
+	compared lane.Event // the record was compared with containerd, or is this berth's own
+	// disconnected: a release of the sandbox has given its network back, if it had one.
+	disconnected lane.Event
+	// hurried: a stop or a removal was asked for. The release does not wait for its turn.
+	hurried lane.Event
+	// streamed: containerd's event stream has reported the end of a task of u.
+	streamed lane.Event
+
+	evidence evidence
+	oom      oomEvidence
+	stops    stops
+	told     told
+	queued   []queuedUpdate // in the order of their versions; guarded by the updater's lock
+
+	released atomic.Pointer[error] // of the last attempt to release
+
+	published published
+	members   members // of a sandbox
+}
+
+// listItem is a unit as lists contain it. It is never changed.
+type listItem struct {
+	status    *state.Status // that it was made from
+	image     *runtimeapi.ImageSpec
+	sandbox   *runtimeapi.PodSandbox
+	container *runtimeapi.Container
+}
+
+func (u *unit) init(st state.Status) {
+	u.record.init(st)
+	u.task = make(gate, 1)
+	u.evidence.init(st.Exit)
+	u.underway.start.at = recorded(&st, false)
+	u.live.proc, u.live.selinux = st.Process, st.SELinuxLabel
+	if st.Stopping || st.Removing {
+		u.hurried.Happen()
+	}
+}
+
+func (u *unit) isSandbox() bool { return u.sandbox != nil }
+
+// isPinned reports whether u is a sandbox without a process.
+func (u *unit) isPinned() bool { return u.isSandbox() && u.sandbox.Pinned }
+
+// restored reports whether u is a container that is restored from a checkpoint.
+func (u *unit) restored() bool { return !u.isSandbox() && u.container.Checkpoint != nil }
+
+// adopted returns what the runtime before berth has made for u; nil: berth has made u.
+func (u *unit) adopted() *state.Adopted {
+	if u.isSandbox() {
+		return u.sandbox.Adopted
+	}
+	return u.container.Adopted
+}
+
+// runningPhase returns the phase of a unit whose process runs.
+func (u *unit) runningPhase() state.Phase {
+	if u.isSandbox() {
+		return state.Ready
+	}
+	return state.Running
+}
+
+// endedPhase returns the phase of a unit whose exit is settled.
+func (u *unit) endedPhase() state.Phase {
+	if u.isSandbox() {
+		return state.NotReady
+	}
+	return state.Exited
+}
+
+// runs reports whether the last durable status says that the unit's process runs.
+func (u *unit) runs() bool { return u.now().Phase == u.runningPhase() }
+
+// visible reports whether clients see u: not while it is being made, and not a container whose
+// making was given up. Nobody has its ID, and a kubelet that saw it would take it for a program
+// that has ended. A sandbox without a container says nothing of the kind, and may be removed by
+// hand.
+func (u *unit) visible() bool {
+	st := u.now()
+	return st.Phase != state.Creating && (u.isSandbox() || st.Undone == "")
+}
+
+// moveAsRecorded moves the start of u to the stage that its record says.
+func (u *unit) moveAsRecorded() { u.move(recorded(u.now(), u.begun())) }
+
+// begun reports whether a start has left stdio, or may have: what could not be opened may be there.
+func (u *unit) begun() bool { return u.stdio() != nil || u.unopened.Load() }
+
+// giveUp gives up the start of u. The end of its process is what the settle waits for.
+func (u *unit) giveUp(why error) {
+	u.evidence.giveUp(why) // first: the reason is known where the stage is seen
+	u.move(stageGivenUp)
+}
+
+// markTakingBack records that the end of the process of u by SIGKILL is not an exit.
+func (u *unit) markTakingBack() error {
+	return u.change(func(st *state.Status) bool {
+		was := st.TakingBack
+		st.TakingBack = true
+		return !was
+	})
+}
+
+// keepStart records that the start of u is not taken back after all: what its process does counts.
+// It changes nothing for a start that nobody takes back.
+func (u *unit) keepStart() error {
+	if err := u.change(func(st *state.Status) bool {
+		was := st.TakingBack
+		st.TakingBack = false
+		return was
+	}); err != nil {
+		return err
+	}
+	if u.attempt().undone() {
+		u.moveAsRecorded()
+	}
+	return nil
+}
+
+func (u *unit) setReleaseError(err error) { u.released.Store(&err) }
+
+// releaseError returns why the last attempt to release did not give back everything; nil if it did.
+func (u *unit) releaseError() error {
+	if err := u.released.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// stopping returns a channel that is closed while a stop or the removal of u is in flight.
+func (u *unit) stopping() <-chan struct{} {
+	if u.now().Removing {
+		return removing
+	}
+	return u.stops.channel()
+}
+
+// containers lists the containers of a sandbox.
+func (u *unit) containers() []*unit { return u.members.list() }
+
+// serves reports whether a container of the sandbox u, other than but, may have a task, which the
+// shim of u serves. but may be nil.
+func (u *unit) serves(but *unit) bool {
+	for _, ct := range u.containers() {
+		st := ct.now()
+		switch {
+		case ct == but:
+		case !st.Holds.Has(state.HoldTask):
+		case st.Phase.Ended(), st.Phase == state.Running:
+			return true
+		case st.Phase == state.Created && ct.attempt().at != stageNone:
+			return true
+		}
+	}
+	return false
+}
+
+func byAge(list []*unit) { slices.SortFunc(list, compareAge) }
+
+func compareAge(a, b *unit) int {
+	if d := cmp.Compare(a.createdAt, b.createdAt); d != 0 {
+		return d
+	}
+	return cmp.Compare(a.id, b.id)
+}
+
+// mustBeReady returns ErrFailedPrecondition when the sandbox u takes no containers and starts none.
+func (u *unit) mustBeReady() error {
+	st := u.now()
+	if st.Phase == state.Ready && !st.Stopping {
+		return nil
+	}
+	phase := string(st.Phase)
+	if st.Stopping {
+		phase += ", stopping"
+	}
+	return fmt.Errorf("sandbox %s is not READY but %s; run a new one: %w", u.id, phase, errdefs.ErrFailedPrecondition)
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import "berth/internal/heart/state"
+
+// units makes units, each with the workload that its kind and its handler ask for.
+type units struct {
+	runtime Runtime
+	pins    Pins
+	store   Store
+}
+
+func (m units) sandbox(s state.Sandbox, st state.Status, h Handler) *unit {
+	sandboxer := m.sandboxerOf(&s)
+	u := &unit{
+		record:    record{id: s.ID, of: state.KindSandbox, store: m.store},
+		sandbox:   &s,
+		handler:   h,
+		sandboxer: sandboxer,
+		workload:  sandboxProcess{sandboxer, s.ID},
+		createdAt: s.CreatedAt.UnixNano(),
+	}
+	u.pod = u
+	u.init(st)
+	return u
+}
+
+func (m units) container(c state.Container, st state.Status, pod *unit) *unit {
+	u := &unit{
+		record:    record{id: c.ID, of: state.KindContainer, store: m.store},
+		container: &c,
+		pod:       pod,
+		handler:   pod.handler,
+		workload:  task{m.runtime, c.ID},
+		createdAt: c.CreatedAt.UnixNano(),
+	}
+	u.init(st)
+	return u
+}
+
+// sandboxerOf returns the sandboxer of a sandbox.
+func (m units) sandboxerOf(s *state.Sandbox) Sandboxer {
+	switch {
+	case s.Sandboxer != "":
+		return m.runtime.Sandboxer(s.Sandboxer)
+	case s.Pinned:
+		return newPinner(m.runtime, m.pins)
+	default:
+		return pauser{m.runtime, m.runtime}
+	}
+}

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pod
+
+import (
+	"context"
+
+	"berth/internal/base/lane"
+	"berth/internal/base/processors"
+	"berth/internal/heart/state"
+)
+
+// Ports is everything that the controller works on. All fields are required, except where a
+// comment says otherwise.
+type Ports struct {
+	Runtime Runtime
+	Kernel  Kernel
+	Cgroups Cgroups
+	Network Network
+	NetNS   NetNS
+	Files   Files
+	Pins    Pins
+	Stdios  Stdios
+	Images  Images
+	Policy  Policy // nil: every image is allowed
+	Store   Store
+	Feed    Feed
+	// Labels may be nil: the host does not have SELinux.
+	Labels Labels
+	// UserNamespaces returns nil if a handler can give pods a user namespace of their own: its
+	// runtime, its snapshotter and the kernel map owners. Otherwise the error says what is missing.
+	// It may be nil: no handler can.
+	UserNamespaces func(ctx context.Context, handler string) error
+	// SandboxShim reports whether the shim of a handler can serve a pod without a process. It may
+	// be nil: none can, and each sandbox has a pause process.
+	SandboxShim func(ctx context.Context, handler string) bool
+	// Checkpoints may be nil: a container that is to be restored from one is refused then.
+	Checkpoints Checkpoints
+	// Devices may be nil: a container that asks for CDI devices is refused then.
+	Devices Devices
+	// Hooks may be nil: nothing takes part then.
+	Hooks Hooks
+	// Observer and LaneObserver may be nil.
+	Observer     Observer
+	LaneObserver lane.Observer[LaneKey]
+	// Turn is called by each attempt of a lane as it begins and as it ends, and may be nil. It may
+	// take any time: the simulation decides there which of several comes first.
+	Turn func(what string)
+}
+
+// New makes a controller without any unit. Call Restore, run Run, and call Relist on each
+// connection to containerd.
+func New(cfg Config, p Ports) *Controller {
+	cfg.defaults()
+	if p.Observer == nil {
+		p.Observer = noObserver{}
+	}
+	// The lanes call the controller, and through it the parts that work on units: after New has
+	// returned, when all of them are complete.
+	c := new(Controller)
+	pacer := lane.NewPacer(processors.Count())
+	newUnits := units{p.Runtime, p.Pins, p.Store}
+	units := newRegistry()
+	ops := newOperations(cfg.CreateTimeout)
+	names := newInflight(ops, cfg.NewID)
+	lanes := newLanes(cfg, inTurn(p.Turn, c.attempt), func() { c.auditor.relistAwaited() }, p.LaneObserver)
+	oomReader := &oomReader{p.Kernel, p.Cgroups, cfg.MeasureTimeout, p.Observer}
+	processes := &processes{p.Kernel, p.Cgroups, oomReader, p.Observer}
+	output := &output{p.Stdios, p.Files, p.Kernel, ops, cfg.MaxLogLine, cfg.DrainTimeout, p.Observer}
+	userns := &userNamespaces{p.NetNS, p.UserNamespaces}
+	volumes := &imageVolumes{p.Runtime, p.Images, p.Files, p.Labels}
+	pauses := &pauses{
+		volumes: volumes,
+		builtin: cfg.PauseRootfs,
+		always:  cfg.AlwaysPause,
+		shim:    p.SandboxShim,
+	}
+	specs := &specBuilder{
+		host:    cfg.Host,
+		images:  p.Images,
+		files:   p.Files,
+		pins:    p.Pins,
+		volumes: volumes,
+		units:   units,
+		labels:  p.Labels,
+		obs:     p.Observer,
+	}
+	statuses := &statuses{p.Images}
+	describer := &describer{p.Runtime}
+	publisher := &publisher{p.Feed, statuses, units}
+	updater := &updater{
+		host:    cfg.Host,
+		objects: p.Runtime,
+		tasks:   p.Runtime,
+		lanes:   lanes,
+		ops:     ops,
+		obs:     p.Observer,
+		waiting: map[string][]*updateWaiter{},
+		last:    map[string]error{},
+	}
+	ooms := &oomWatcher{units, oomReader, ops, p.Observer}
+	witnesses := &witnesses{
+		units:     units,
+		processes: processes,
+		ooms:      ooms,
+		lanes:     lanes,
+		pacer:     pacer,
+		ops:       ops,
+		obs:       p.Observer,
+	}
+	endings := &endings{
+		hooks: p.Hooks,
+		lanes: lanes,
+		obs:   p.Observer,
+		units: map[string]*unit{},
+	}
+	settler := &settler{
+		cfg:       cfg,
+		processes: processes,
+		ooms:      oomReader,
+		givenUp:   &givenUp{cfg.MeasureTimeout, processes},
+		shims:     p.Runtime,
+		lanes:     lanes,
+		pacer:     pacer,
+		ops:       ops,
+		publisher: publisher,
+		endings:   endings,
+		obs:       p.Observer,
+	}
+	teardown := &teardown{
+		undoTimeout: cfg.UndoTimeout,
+		objects:     p.Runtime,
+		layers:      p.Runtime,
+		tasks:       p.Runtime,
+		gap:         gap{p.Runtime},
+		network:     p.Network,
+		netns:       p.NetNS,
+		files:       p.Files,
+		pins:        p.Pins,
+		volumes:     volumes,
+		processes:   processes,
+		output:      output,
+		settler:     settler,
+		units:       units,
+		names:       names,
+		lanes:       lanes,
+		pacer:       pacer,
+		labels:      p.Labels,
+		publisher:   publisher,
+		obs:         p.Observer,
+	}
+	taskMaker := &taskMaker{
+		layers:   p.Runtime,
+		tasks:    p.Runtime,
+		shims:    p.Runtime,
+		files:    p.Files,
+		output:   output,
+		teardown: teardown,
+		obs:      p.Observer,
+	}
+	sandboxes := &sandboxMaker{
+		host:       cfg.Host,
+		resolvConf: cfg.ResolvConf,
+		objects:    p.Runtime,
+		shims:      p.Runtime,
+		network:    p.Network,
+		netns:      p.NetNS,
+		files:      p.Files,
+		store:      p.Store,
+		hooks:      p.Hooks,
+		make:       newUnits,
+		units:      units,
+		processes:  processes,
+		pauses:     pauses,
+		userns:     userns,
+		witnesses:  witnesses,
+		teardown:   teardown,
+		publisher:  publisher,
+		labels:     p.Labels,
+		obs:        p.Observer,
+	}
+	creator := &creator{
+		objects:     p.Runtime,
+		layers:      p.Runtime,
+		images:      p.Images,
+		policy:      p.Policy,
+		checkpoints: p.Checkpoints,
+		files:       p.Files,
+		store:       p.Store,
+		devices:     p.Devices,
+		hooks:       p.Hooks,
+		make:        newUnits,
+		units:       units,
+		specs:       specs,
+		userns:      userns,
+		volumes:     volumes,
+		teardown:    teardown,
+		publisher:   publisher,
+		obs:         p.Observer,
+	}
+	starter := &starter{
+		objects:   p.Runtime,
+		tasks:     p.Runtime,
+		units:     units,
+		files:     p.Files,
+		hooks:     p.Hooks,
+		ops:       ops,
+		lanes:     lanes,
+		processes: processes,
+		witnesses: witnesses,
+		updater:   updater,
+		taskMaker: taskMaker,
+		publisher: publisher,
+		obs:       p.Observer,
+	}
+	damaged := &damaged{obs: p.Observer, byID: map[string]state.Damaged{}}
+	orphans := &orphans{
+		runtime: p.Runtime,
+		network: p.Network,
+		netns:   p.NetNS,
+		files:   p.Files,
+		pins:    p.Pins,
+		stdios:  p.Stdios,
+		store:   p.Store,
+		units:   units,
+		damaged: damaged,
+		lanes:   lanes,
+		obs:     p.Observer,
+		byID:    map[string]orphan{},
+	}
+	stopper := &stopper{
+		grace:       cfg.StartGrace,
+		networkWait: cfg.NetworkWait,
+		processes:   processes,
+		witnesses:   witnesses,
+		lanes:       lanes,
+		orphans:     orphans,
+		obs:         p.Observer,
+	}
+	remover := &remover{stopper, orphans, lanes, p.Observer}
+	recovery := &recovery{
+		cfg:       cfg,
+		make:      newUnits,
+		runtime:   p.Runtime,
+		units:     units,
+		names:     names,
+		processes: processes,
+		witnesses: witnesses,
+		ooms:      ooms,
+		output:    output,
+		lanes:     lanes,
+		publisher: publisher,
+		orphans:   orphans,
+		damaged:   damaged,
+		labels:    p.Labels,
+		obs:       p.Observer,
+		restored:  make(chan struct{}),
+	}
+	auditor := &auditor{
+		cfg:       cfg,
+		units:     units,
+		processes: processes,
+		witnesses: witnesses,
+		ooms:      ooms,
+		output:    output,
+		stopper:   stopper,
+		lanes:     lanes,
+		recovery:  recovery,
+		ops:       ops,
+		obs:       p.Observer,
+		asking:    map[string]bool{},
+		soon:      make(chan struct{}, 1),
+	}
+	*c = Controller{
+		cfg:  cfg,
+		feed: p.Feed,
+		obs:  p.Observer,
+
+		units:     units,
+		names:     names,
+		ops:       ops,
+		lanes:     lanes,
+		output:    output,
+		statuses:  statuses,
+		describer: describer,
+		sandboxes: sandboxes,
+		creator:   creator,
+		starter:   starter,
+		updater:   updater,
+		witnesses: witnesses,
+		settler:   settler,
+		endings:   endings,
+		teardown:  teardown,
+		stopper:   stopper,
+		remover:   remover,
+		damaged:   damaged,
+		orphans:   orphans,
+		recovery:  recovery,
+		auditor:   auditor,
+	}
+	return c
+}
