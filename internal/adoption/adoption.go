@@ -18,7 +18,7 @@ import (
 	"berth/internal/heart/state"
 	"berth/internal/host/pidfd"
 	"berth/internal/host/podfiles"
-	"berth/internal/imagestore"
+	"berth/internal/images/imagestore"
 )
 
 // Run takes over the pods of containerd's CRI plug-in, or gives them back, as the request says. Errors

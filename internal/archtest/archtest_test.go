@@ -50,7 +50,7 @@ func TestRoomsImportNoSibling(t *testing.T) {
 		"internal/recorder":      {"berth/internal/base/event"}, // it keeps events
 		"internal/host/pins":     nil,
 		"internal/host/podfiles": nil,
-		"internal/peer":          nil,
+		"internal/images/peer":   nil,
 		"internal/manifest":      nil,
 		"internal/host/pidfd":    {"berth/internal/base/exit"}, // it reports facts
 		"internal/host/apparmor": nil,
@@ -90,7 +90,7 @@ func importers(t *testing.T, paths, allowed []string, why string) {
 func TestContainerdIsImportedByItsAdapterAlone(t *testing.T) {
 	importers(t,
 		[]string{containerd + "/client", containerd + "/core", containerd + "/cmd", containerd + "/plugins"},
-		[]string{"internal/aside", "internal/base/connection", "internal/ctrd", "internal/embed", "internal/imagestore", "internal/unpack", "test/world", "test/bench"}, // test/world fakes containerd, test/bench starts it
+		[]string{"internal/aside", "internal/base/connection", "internal/ctrd", "internal/embed", "internal/images/imagestore", "internal/images/unpack", "test/world", "test/bench"}, // test/world fakes containerd, test/bench starts it
 		"only connection, ctrd, imagestore, embed, aside and unpack know containerd, and translate its errors")
 }
 
@@ -125,7 +125,7 @@ func TestCRIMessagesStayOutOfTheRoomsBelow(t *testing.T) {
 func TestFewRoomsMount(t *testing.T) {
 	mounting := []string{"Mount", "Unmount", "MountSetattr", "MoveMount", "Fsmount", "OpenTree", "PivotRoot"}
 	for _, f := range source(t) {
-		if f.test || inside(f.room, "internal/host/podfiles", "internal/host/pins", "internal/host/namespace", "internal/shims", "internal/imagestore", "internal/host/cgroup", "internal/join", "internal/rootless", "test") {
+		if f.test || inside(f.room, "internal/host/podfiles", "internal/host/pins", "internal/host/namespace", "internal/shims", "internal/images/imagestore", "internal/host/cgroup", "internal/join", "internal/rootless", "test") {
 			continue
 		}
 		ast.Inspect(f.ast, func(n ast.Node) bool {

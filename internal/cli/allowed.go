@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/policy"
+	"berth/internal/images/policy"
 )
 
 // exitRefused is the exit code of `images allowed` where an image is not allowed.

@@ -27,7 +27,7 @@ import (
 	"berth/internal/base/event"
 	"berth/internal/bundle"
 	"berth/internal/cri"
-	"berth/internal/image"
+	"berth/internal/images/image"
 	"berth/internal/recorder"
 )
 

@@ -18,7 +18,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cri"
-	"berth/internal/image"
+	"berth/internal/images/image"
 )
 
 func (a *app) imagesCommand() *cobra.Command {

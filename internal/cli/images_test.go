@@ -14,7 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cri"
-	"berth/internal/image"
+	"berth/internal/images/image"
 )
 
 func TestImagesAreListedWithWhatUsesThem(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/term"
 
 	"berth/internal/cri"
-	"berth/internal/image"
+	"berth/internal/images/image"
 )
 
 // stage is how far something has come.

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"berth/internal/image"
+	"berth/internal/images/image"
 )
 
 func TestPullsAndImportsAreShownInBytes(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"berth/internal/cri"
-	"berth/internal/image"
+	"berth/internal/images/image"
 )
 
 func (a *app) pullsCommand() *cobra.Command {

@@ -11,7 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cri"
-	"berth/internal/image"
+	"berth/internal/images/image"
 )
 
 // verified is what is known of an image.

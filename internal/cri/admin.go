@@ -19,7 +19,7 @@ import (
 	"berth/internal/base/event"
 	"berth/internal/base/lane"
 	"berth/internal/bundle"
-	"berth/internal/image"
+	"berth/internal/images/image"
 	"berth/internal/recorder"
 	"berth/internal/why"
 )

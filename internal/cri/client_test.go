@@ -25,7 +25,7 @@ import (
 
 	"berth/internal/base/event"
 	"berth/internal/bundle"
-	"berth/internal/image"
+	"berth/internal/images/image"
 	"berth/internal/recorder"
 )
 

@@ -11,7 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	crierrors "k8s.io/cri-api/pkg/errors"
 
-	"berth/internal/image"
+	"berth/internal/images/image"
 )
 
 // Images is what the image service needs of the room that has the images.

@@ -14,7 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	crierrors "k8s.io/cri-api/pkg/errors"
 
-	"berth/internal/image"
+	"berth/internal/images/image"
 )
 
 // pulling pulls nothing, with an error.

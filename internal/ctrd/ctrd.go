@@ -13,7 +13,7 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 
 	"berth/internal/base/connection"
-	"berth/internal/imagestore"
+	"berth/internal/images/imagestore"
 	"berth/internal/shims"
 )
 

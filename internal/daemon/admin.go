@@ -20,8 +20,8 @@ import (
 	"berth/internal/base/version"
 	"berth/internal/bundle"
 	"berth/internal/cri"
-	"berth/internal/image"
-	"berth/internal/imagestore"
+	"berth/internal/images/image"
+	"berth/internal/images/imagestore"
 	"berth/internal/recorder"
 	"berth/internal/why"
 )

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"berth/internal/image"
+	"berth/internal/images/image"
 )
 
 // diskTimeout bounds the measurement of logs and records. A file system that hangs costs one

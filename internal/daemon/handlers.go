@@ -11,7 +11,7 @@ import (
 	"berth/internal/base/config"
 	"berth/internal/heart/pod"
 	"berth/internal/host/spec"
-	"berth/internal/image"
+	"berth/internal/images/image"
 )
 
 // makeHandlers completes the configured runtimes with what berth brings along.

@@ -21,8 +21,8 @@ import (
 	"berth/internal/heart/pod"
 	"berth/internal/host/apparmor"
 	"berth/internal/host/network"
-	"berth/internal/image"
-	"berth/internal/policy"
+	"berth/internal/images/image"
+	"berth/internal/images/policy"
 	"berth/internal/probe"
 )
 

@@ -14,8 +14,8 @@ import (
 	"berth/internal/host/apparmor"
 	"berth/internal/host/selinux"
 	"berth/internal/host/spec"
+	"berth/internal/images/unpack"
 	"berth/internal/join"
-	"berth/internal/unpack"
 )
 
 // host is what this host, and berth's installation on it, have for pods.

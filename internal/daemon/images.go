@@ -12,10 +12,10 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/base/event"
-	"berth/internal/durable"
 	"berth/internal/heart/pod"
-	"berth/internal/image"
-	"berth/internal/imagestore"
+	"berth/internal/images/durable"
+	"berth/internal/images/image"
+	"berth/internal/images/imagestore"
 )
 
 // openImageStore makes what pulls, unpacks and removes containerd's images.

@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 
-	"berth/internal/peer"
+	"berth/internal/images/peer"
 )
 
 // openPeers makes what serves peers and what asks them, as far as that is configured.

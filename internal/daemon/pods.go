@@ -14,7 +14,7 @@ import (
 	"berth/internal/host/cgroup"
 	"berth/internal/host/pins"
 	"berth/internal/host/podfiles"
-	"berth/internal/imagestore"
+	"berth/internal/images/imagestore"
 	"berth/internal/probe"
 	"berth/internal/stats"
 )

@@ -10,8 +10,8 @@ import (
 
 	"berth/internal/base/config"
 	"berth/internal/heart/pod"
-	"berth/internal/image"
-	"berth/internal/policy"
+	"berth/internal/images/image"
+	"berth/internal/images/policy"
 )
 
 // openPolicy makes what decides which images are allowed.

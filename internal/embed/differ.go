@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/plugin"
 	"github.com/containerd/plugin/registry"
 
-	"berth/internal/unpack"
+	"berth/internal/images/unpack"
 )
 
 // differID names the part that compares layers, as containerd's own does, and unpacks them, each in

@@ -5,7 +5,7 @@ package observe
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"berth/internal/image"
+	"berth/internal/images/image"
 )
 
 // pulls counts pulls of images.

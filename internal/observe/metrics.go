@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"berth/internal/base/event"
-	"berth/internal/durable"
+	"berth/internal/images/durable"
 )
 
 // Metrics counts what happens. It implements cri.Observer. docs/metrics.md has each metric.

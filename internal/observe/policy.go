@@ -5,7 +5,7 @@ package observe
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"berth/internal/policy"
+	"berth/internal/images/policy"
 )
 
 func newDecisions() *prometheus.CounterVec {

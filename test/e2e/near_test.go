@@ -16,7 +16,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/image"
+	"berth/internal/images/image"
 	"berth/test/node"
 	"berth/test/testimage"
 	"berth/test/testimage/testregistry"

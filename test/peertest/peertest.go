@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"berth/internal/peer"
+	"berth/internal/images/peer"
 )
 
 // Name is the name in the certificates of peers, as the settings have it by default.

@@ -125,7 +125,7 @@ func cuts(t *testing.T) []int {
 	t.Helper()
 	s := os.Getenv("BERTH_CUTS")
 	if s == "" {
-		rooms := []string{"internal/durable", "internal/imagestore", "internal/unpack", "internal/base/wholefile", "test/powercut", "go.mod"}
+		rooms := []string{"internal/images/durable", "internal/images/imagestore", "internal/images/unpack", "internal/base/wholefile", "test/powercut", "go.mod"}
 		return node.Share(t, "cuts", 2, rooms, 0, 1, 2, 3)
 	}
 	n := 0

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/durable"
+	"berth/internal/images/durable"
 	"berth/test/command"
 )
 

@@ -354,7 +354,7 @@ func TestAPowerCutAtAnyInstantMakesNoImageWrong(t *testing.T) {
 func withholding(t *testing.T) (program string) {
 	t.Helper()
 	program = t.TempDir() + "/berth"
-	cmd := command.Within(t, 10*time.Minute, "go", "build", "-ldflags", "-X berth/internal/durable.withheld=yes", "-o", program, "./cmd/berth")
+	cmd := command.Within(t, 10*time.Minute, "go", "build", "-ldflags", "-X berth/internal/images/durable.withheld=yes", "-o", program, "./cmd/berth")
 	cmd.Dir = node.Module(t)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {

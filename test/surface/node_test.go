@@ -25,7 +25,7 @@ import (
 
 	"berth/internal/checkpoint"
 	"berth/internal/cri"
-	"berth/internal/image"
+	"berth/internal/images/image"
 	"berth/internal/stats"
 	"berth/internal/stream"
 	"berth/test/sim"

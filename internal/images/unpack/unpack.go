@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package unpack
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/diff"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/semaphore"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/base/errkind"
+	"berth/internal/images/durable"
+)
+
+// Memory is how many bytes of memory it may take to unpack one layer.
+const Memory = 512 << 20
+
+// ErrNeedsParent says that a layer cannot be unpacked apart from the layers below it: it has a file
+// in a directory that it does not have itself. That directory gets the owner, mode and attributes
+// of the one below.
+var ErrNeedsParent = errkind.Register("needs parent", errors.New("its directory is in a layer below"))
+
+// The caller of a process decides on these as well.
+var (
+	_ = errkind.Register("wrong", durable.ErrWrong)
+	_ = errkind.Register("no index", durable.ErrNoIndex)
+)
+
+// Target is where a layer is unpacked.
+type Target struct {
+	Dir     string
+	Parents []string // the directories of the layers below, the topmost first, if it is one of an overlay
+	Overlay bool     // files that the layer deletes are marked as overlayfs has them
+	// Alone refuses a layer that has a file in a directory of a layer below, with ErrNeedsParent.
+	Alone bool
+	// Index is where the index of the layer is written; "" for none yet. See package durable. It takes
+	// some percent of the time of a pull, so WriteIndex does, when nobody waits any more.
+	Index string
+}
+
+// IndexOf returns where the index of a layer is that a snapshotter keeps in dir: beside the
+// directory, so that it is removed with the layer. It returns "" for a snapshotter that has nothing
+// beside it.
+func IndexOf(dir string) string {
+	if filepath.Base(dir) != "fs" {
+		return ""
+	}
+	return filepath.Join(filepath.Dir(dir), "berth-index")
+}
+
+// most is how many layers are unpacked at the same time.
+var most = int64(max(3, runtime.NumCPU()))
+
+var slots = semaphore.NewWeighted(most)
+
+// imageKey is the key of a context's value: an *ofImage.
+type imageKey struct{}
+
+type ofImage struct {
+	share   *semaphore.Weighted
+	waiting func() (over func())
+}
+
+// ForImage makes the layers that are unpacked with a context those of one image. They never have
+// all of the slots, however long they take, so that there is one for another image. waiting is
+// called when one of them waits for a slot, and what it returns once it has that or gives up. It
+// may be nil.
+func ForImage(ctx context.Context, waiting func() (over func())) context.Context {
+	return context.WithValue(ctx, imageKey{}, &ofImage{semaphore.NewWeighted(most - 1), waiting})
+}
+
+// slot waits until a layer may be unpacked. The caller releases the slot.
+func slot(ctx context.Context) (release func(), err error) {
+	turns := []*semaphore.Weighted{slots}
+	of, _ := ctx.Value(imageKey{}).(*ofImage)
+	if of != nil {
+		turns = []*semaphore.Weighted{of.share, slots} // whoever has no share does not stand in line for a slot
+		if of.waiting != nil {
+			defer of.waiting()()
+		}
+	}
+	for n, s := range turns {
+		if err := s.Acquire(ctx, 1); err != nil {
+			if n > 0 {
+				turns[0].Release(1)
+			}
+			return nil, context.Cause(ctx)
+		}
+	}
+	return func() {
+		for _, s := range turns {
+			s.Release(1)
+		}
+	}, nil
+}
+
+// Applier unpacks layers that a content store has. It is a [diff.Applier].
+type Applier struct {
+	Layers content.Provider
+	Late   bool // the kernel decides when it writes back what is unpacked: see [durable.Early]
+}
+
+// Apply unpacks a layer into a snapshot, whose mounts are given.
+func (a Applier) Apply(ctx context.Context, desc ocispec.Descriptor, mounts []mount.Mount, opts ...diff.ApplyOpt) (ocispec.Descriptor, error) {
+	if to, ok := target(mounts); ok {
+		return a.Into(ctx, desc, to, opts...)
+	}
+	var applied ocispec.Descriptor
+	err := mount.WithTempMount(ctx, mounts, func(root string) (err error) {
+		applied, err = a.Into(ctx, desc, Target{Dir: root}, opts...)
+		return err
+	})
+	return applied, err
+}
+
+// target returns the directories of a snapshot that need not be mounted to be written.
+func target(mounts []mount.Mount) (Target, bool) {
+	if len(mounts) != 1 {
+		return Target{}, false
+	}
+	to := Target{Overlay: mounts[0].Type == "overlay"}
+	for _, o := range mounts[0].Options {
+		name, value, _ := strings.Cut(o, "=")
+		switch {
+		case name == "uidmap", name == "gidmap", name == "ro":
+			return Target{}, false
+		case to.Overlay && name == "upperdir":
+			to.Dir = value
+		case to.Overlay && name == "lowerdir":
+			to.Parents = strings.Split(value, ":")
+		}
+	}
+	if mounts[0].Type == "bind" {
+		to.Dir = mounts[0].Source
+	}
+	return to, to.Dir != ""
+}
+
+// Into unpacks a layer into a directory, and returns the digest and the size of its tar. Errors are
+// ErrResourceExhausted for a layer that takes too much memory, ErrNeedsParent, and those of
+// containerd's differ.
+func (a Applier) Into(ctx context.Context, desc ocispec.Descriptor, to Target, opts ...diff.ApplyOpt) (ocispec.Descriptor, error) {
+	var config diff.ApplyConfig
+	for _, o := range opts {
+		if err := o(ctx, desc, &config); err != nil {
+			return ocispec.Descriptor{}, err
+		}
+	}
+	blob, err := a.Layers.ReaderAt(ctx, desc)
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	defer blob.Close()
+	release, err := slot(ctx)
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	defer release()
+	r := request{
+		Descriptor: desc,
+		Target:     to,
+		Payloads:   map[string]payload{},
+		// Where there can be no index, nothing could tell after a power cut that the layer is lost.
+		Sync:   config.SyncFs || to.Index == "" && IndexOf(to.Dir) == "",
+		Late:   a.Late,
+		Memory: Memory,
+	}
+	for id, p := range config.ProcessorPayloads {
+		r.Payloads[id] = payload{p.GetTypeUrl(), p.GetValue()}
+	}
+	in := content.NewReader(blob)
+	if config.Progress != nil {
+		in = &progress{r: in, report: config.Progress}
+	}
+	applied, err := r.run(ctx, in)
+	if err != nil {
+		return ocispec.Descriptor{}, fmt.Errorf("unpack layer %s: %w", desc.Digest, err)
+	}
+	return ocispec.Descriptor{
+		MediaType: ocispec.MediaTypeImageLayer,
+		Digest:    digest.Digest(applied.Digest),
+		Size:      applied.Size,
+	}, nil
+}
+
+// progress reports how many bytes were read.
+type progress struct {
+	r      io.Reader
+	n      int64
+	report func(int64)
+}
+
+// Read reads the next bytes.
+func (p *progress) Read(b []byte) (int, error) {
+	n, err := p.r.Read(b)
+	p.n += int64(n)
+	p.report(p.n)
+	return n, err
+}
+
+// run starts the process, gives it the layer, and waits for it.
+func (r request) run(ctx context.Context, layer io.Reader) (answer, error) {
+	asked, err := json.Marshal(r)
+	if err != nil {
+		return answer{}, err
+	}
+	asked = append(binary.BigEndian.AppendUint32(nil, uint32(len(asked))), asked...) //nolint:gosec // it is far smaller
+	cmd := exec.CommandContext(ctx, "/proc/self/exe")
+	cmd.Args = []string{processName}
+	cmd.Env = environment
+	if mayMakeNetwork() { // as always but in a test
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	}
+	cmd.Dir = "/"
+	if r.file != nil {
+		cmd.ExtraFiles = []*os.File{r.file}
+	}
+	// The process need not read to the end, so exec is not given a reader to copy from.
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return answer{}, err
+	}
+	out, said := bounded{left: maxAnswer}, bounded{left: maxSaid}
+	cmd.Stdout, cmd.Stderr = &out, &said
+	cmd.WaitDelay = time.Second // a program that it has started may hold its output open
+	if err := cmd.Start(); err != nil {
+		return answer{}, fmt.Errorf("start %s: %w", processName, err)
+	}
+	fed := make(chan error, 1)
+	go func() {
+		_, err := in.Write(asked)
+		if err == nil {
+			_, err = io.Copy(feed{in}, layer)
+		}
+		in.Close()
+		fed <- err
+	}()
+	ended := cmd.Wait() // closes in, which ends the copy
+	unread := <-fed
+	if errors.Is(unread, os.ErrClosed) || errors.Is(unread, unix.EPIPE) { // the process did not need the rest
+		unread = nil
+	}
+	var a answer
+	switch {
+	case ctx.Err() != nil:
+		return a, context.Cause(ctx)
+	case unread != nil: // to the process the layer ended too early
+		return a, fmt.Errorf("read it: %w", unread)
+	case ended != nil || json.Unmarshal(out.b.Bytes(), &a) != nil:
+		return a, said.reason(ended)
+	case a.Error != "":
+		return a, a.err()
+	}
+	return a, nil
+}
+
+// feed hides from io.Copy whatever else a pipe can do.
+type feed struct{ io.Writer }
+
+const (
+	maxAnswer = 64 << 10 // bytes of the answer of a process,
+	maxSaid   = 16 << 10 // and of what it writes when it crashes
+)
+
+// bounded keeps the beginning of what is written.
+type bounded struct {
+	b    bytes.Buffer
+	left int
+}
+
+// Write keeps as much as there is room for.
+func (b *bounded) Write(p []byte) (int, error) {
+	n := min(len(p), b.left)
+	b.left -= n
+	b.b.Write(p[:n])
+	return len(p), nil
+}
+
+// reason returns why a process has ended without an answer, with its last words.
+func (b *bounded) reason(ended error) error {
+	line, _, _ := strings.Cut(b.b.String(), "\n")
+	return fmt.Errorf("the process %s ended without an answer: %w: %.200q", processName, errors.Join(ended, errdefs.ErrInternal), line)
+}
+
+// mayMakeNetwork reports whether this process has CAP_SYS_ADMIN, which a network namespace of its
+// own takes.
+func mayMakeNetwork() bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var has [2]unix.CapUserData
+	return unix.Capget(&header, &has[0]) == nil && has[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
+}
