@@ -60,8 +60,8 @@ PKG ?= ./...
 # The packages whose tests need root, because they make namespaces, mounts and cgroups, or read
 # what the kernel shows to root alone. Every other package is a unit test: it runs as any user,
 # without downloads.
-HOST := internal/host/cgroup internal/ctrd internal/daemon internal/embed internal/images/imagestore internal/host/logs \
-  internal/host/network internal/host/pidfd internal/host/pins internal/host/podfiles internal/shims test/testimage \
+HOST := internal/host/cgroup internal/engine/ctrd internal/daemon internal/engine/embed internal/images/imagestore internal/host/logs \
+  internal/host/network internal/host/pidfd internal/host/pins internal/host/podfiles internal/engine/shims test/testimage \
   test/e2e test/exec test/fault test/node test/powercut
 
 # Those that nothing else may run beside: they bound how long something takes, or look for what the

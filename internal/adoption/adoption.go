@@ -11,10 +11,10 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
 
-	"berth/internal/adopt"
 	"berth/internal/base/config"
 	"berth/internal/base/connection"
-	"berth/internal/ctrd"
+	"berth/internal/engine/adopt"
+	"berth/internal/engine/ctrd"
 	"berth/internal/heart/state"
 	"berth/internal/host/pidfd"
 	"berth/internal/host/podfiles"

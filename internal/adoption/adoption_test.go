@@ -11,7 +11,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/adopt"
+	"berth/internal/engine/adopt"
 	"berth/internal/heart/state"
 )
 

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"berth/internal/adopt"
+	"berth/internal/engine/adopt"
 	"berth/internal/heart/state"
 	"berth/internal/host/pidfd"
 )

@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"berth/internal/adopt"
 	"berth/internal/base/wholefile"
+	"berth/internal/engine/adopt"
 	"berth/internal/heart/state"
 )
 

@@ -11,8 +11,8 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/adopt"
 	"berth/internal/base/exit"
+	"berth/internal/engine/adopt"
 	"berth/internal/host/cgroup"
 	"berth/internal/host/pidfd"
 )

@@ -13,8 +13,8 @@ import (
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"berth/internal/adopt"
 	"berth/internal/base/exit"
+	"berth/internal/engine/adopt"
 	"berth/internal/heart/state"
 	"berth/internal/host/pidfd"
 )

@@ -33,8 +33,8 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/adopt"
 	"berth/internal/base/config"
+	"berth/internal/engine/adopt"
 	"berth/internal/heart/state"
 	"berth/internal/host/spec"
 )

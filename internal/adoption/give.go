@@ -13,10 +13,10 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/adopt"
 	"berth/internal/base/retry"
 	"berth/internal/base/wholefile"
-	"berth/internal/ctrd"
+	"berth/internal/engine/adopt"
+	"berth/internal/engine/ctrd"
 	"berth/internal/heart/state"
 	"berth/internal/host/logs"
 )

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"berth/internal/adopt"
+	"berth/internal/engine/adopt"
 )
 
 // PROPERTIES 46: an adoption is killed between the guards of its tasks and the first record, or the command

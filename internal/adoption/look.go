@@ -13,7 +13,7 @@ import (
 	"slices"
 	"strings"
 
-	"berth/internal/adopt"
+	"berth/internal/engine/adopt"
 	"berth/internal/host/namespace"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/adopt"
+	"berth/internal/engine/adopt"
 	"berth/internal/heart/pod"
 	"berth/internal/heart/state"
 	"berth/internal/host/logs"

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/adopt"
+	"berth/internal/engine/adopt"
 	"berth/internal/heart/state"
 	"berth/internal/host/logs"
 	"berth/internal/host/podfiles"

@@ -13,7 +13,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/adopt"
+	"berth/internal/engine/adopt"
 	"berth/internal/heart/state"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/adopt"
+	"berth/internal/engine/adopt"
 	"berth/internal/host/spec"
 )
 

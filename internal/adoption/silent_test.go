@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"berth/internal/adopt"
+	"berth/internal/engine/adopt"
 	"berth/internal/heart/state"
 )
 

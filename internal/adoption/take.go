@@ -15,9 +15,9 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/adopt"
 	"berth/internal/base/exit"
 	"berth/internal/base/wholefile"
+	"berth/internal/engine/adopt"
 	"berth/internal/heart/state"
 	"berth/internal/host/cgroup"
 	"berth/internal/host/logs"

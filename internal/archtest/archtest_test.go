@@ -57,7 +57,7 @@ func TestRoomsImportNoSibling(t *testing.T) {
 
 		"internal/host/namespace": nil,
 		"internal/base/inroot":    nil,
-		"internal/shims":          {"berth/internal/host/cgroup", "berth/internal/base/connection", "berth/internal/host/pidfd"},
+		"internal/engine/shims":   {"berth/internal/host/cgroup", "berth/internal/base/connection", "berth/internal/host/pidfd"},
 	}
 	small := []string{"berth/internal/base/retry", "berth/internal/host/namespace", "berth/internal/base/inroot"}
 	for room, allowed := range siblings {
@@ -90,13 +90,13 @@ func importers(t *testing.T, paths, allowed []string, why string) {
 func TestContainerdIsImportedByItsAdapterAlone(t *testing.T) {
 	importers(t,
 		[]string{containerd + "/client", containerd + "/core", containerd + "/cmd", containerd + "/plugins"},
-		[]string{"internal/aside", "internal/base/connection", "internal/ctrd", "internal/embed", "internal/images/imagestore", "internal/images/unpack", "test/world", "test/bench"}, // test/world fakes containerd, test/bench starts it
+		[]string{"internal/engine/aside", "internal/base/connection", "internal/engine/ctrd", "internal/engine/embed", "internal/images/imagestore", "internal/images/unpack", "test/world", "test/bench"}, // test/world fakes containerd, test/bench starts it
 		"only connection, ctrd, imagestore, embed, aside and unpack know containerd, and translate its errors")
 }
 
 func TestGRPCIsImportedByFewRooms(t *testing.T) {
 	importers(t, []string{grpc},
-		[]string{"internal/cadvisor", "internal/base/connection", "internal/cri", "internal/ctrd", "internal/observe", "test"},
+		[]string{"internal/cadvisor", "internal/base/connection", "internal/cri", "internal/engine/ctrd", "internal/observe", "test"},
 		"only cri and cadvisor serve gRPC, connection and ctrd call it, and observe counts and traces the calls; other rooms return errors of containerd/errdefs")
 }
 
@@ -108,7 +108,7 @@ func TestFakesAreNotAPartOfBerth(t *testing.T) {
 func TestCRIMessagesStayOutOfTheRoomsBelow(t *testing.T) {
 	below := []string{
 		"internal/base/lane", "internal/base/exit", "internal/host/pidfd", "internal/host/cgroup", "internal/host/fdstore", "internal/host/logs",
-		"internal/host/network", "internal/host/pins", "internal/host/podfiles", "internal/recorder", "internal/base/event", "internal/base/config", "internal/embed",
+		"internal/host/network", "internal/host/pins", "internal/host/podfiles", "internal/recorder", "internal/base/event", "internal/base/config", "internal/engine/embed",
 	}
 	for _, f := range source(t) {
 		for _, p := range f.imports() {
@@ -125,7 +125,7 @@ func TestCRIMessagesStayOutOfTheRoomsBelow(t *testing.T) {
 func TestFewRoomsMount(t *testing.T) {
 	mounting := []string{"Mount", "Unmount", "MountSetattr", "MoveMount", "Fsmount", "OpenTree", "PivotRoot"}
 	for _, f := range source(t) {
-		if f.test || inside(f.room, "internal/host/podfiles", "internal/host/pins", "internal/host/namespace", "internal/shims", "internal/images/imagestore", "internal/host/cgroup", "internal/join", "internal/rootless", "test") {
+		if f.test || inside(f.room, "internal/host/podfiles", "internal/host/pins", "internal/host/namespace", "internal/engine/shims", "internal/images/imagestore", "internal/host/cgroup", "internal/join", "internal/rootless", "test") {
 			continue
 		}
 		ast.Inspect(f.ast, func(n ast.Node) bool {

@@ -16,8 +16,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/adopt"
 	"berth/internal/base/config"
+	"berth/internal/engine/adopt"
 	"berth/internal/migrate"
 )
 

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"berth/internal/adopt"
 	"berth/internal/base/config"
+	"berth/internal/engine/adopt"
 	"berth/internal/heart/state"
 )
 

@@ -6,9 +6,9 @@ import (
 	"context"
 	"errors"
 
-	"berth/internal/adopt"
 	"berth/internal/adoption"
 	"berth/internal/base/config"
+	"berth/internal/engine/adopt"
 )
 
 // Adopt takes over the pods of containerd's CRI plug-in, or gives them back, while they run: see

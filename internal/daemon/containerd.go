@@ -17,12 +17,12 @@ import (
 
 	"berth/internal/base/connection"
 	"berth/internal/base/retry"
-	"berth/internal/ctrd"
-	"berth/internal/embed"
+	"berth/internal/engine/ctrd"
+	"berth/internal/engine/embed"
+	"berth/internal/engine/shims"
 	"berth/internal/heart/pod"
 	"berth/internal/heart/state"
 	"berth/internal/host/pidfd"
-	"berth/internal/shims"
 )
 
 const (

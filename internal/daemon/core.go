@@ -14,7 +14,7 @@ import (
 
 	"berth/internal/base/event"
 	"berth/internal/cri"
-	"berth/internal/ctrd"
+	"berth/internal/engine/ctrd"
 	"berth/internal/heart/feed"
 	"berth/internal/heart/pod"
 	"berth/internal/heart/state"

@@ -18,12 +18,12 @@ import (
 
 	"berth/internal/base/config"
 	"berth/internal/base/version"
+	"berth/internal/engine/probe"
 	"berth/internal/heart/pod"
 	"berth/internal/host/apparmor"
 	"berth/internal/host/network"
 	"berth/internal/images/image"
 	"berth/internal/images/policy"
-	"berth/internal/probe"
 )
 
 // health answers CRI's Status.

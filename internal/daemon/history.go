@@ -16,11 +16,11 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/adopt"
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
 	"berth/internal/base/inroot"
 	"berth/internal/base/version"
+	"berth/internal/engine/adopt"
 	"berth/internal/heart/pod"
 	"berth/internal/heart/state"
 	"berth/internal/recorder"

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/base/version"
-	"berth/internal/ctrd"
+	"berth/internal/engine/ctrd"
 	"berth/internal/host/cgroup"
 	"berth/internal/stream"
 )

@@ -10,13 +10,13 @@ import (
 	"path/filepath"
 	"strings"
 
+	"berth/internal/engine/probe"
+	"berth/internal/engine/shims"
 	"berth/internal/heart/pod"
 	"berth/internal/host/cgroup"
 	"berth/internal/host/pidfd"
 	"berth/internal/join"
 	"berth/internal/observe"
-	"berth/internal/probe"
-	"berth/internal/shims"
 	"berth/internal/stream"
 )
 

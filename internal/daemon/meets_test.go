@@ -14,8 +14,8 @@ import (
 
 	"berth/internal/base/asynclog"
 	"berth/internal/base/config"
+	"berth/internal/engine/shims"
 	"berth/internal/heart/state"
-	"berth/internal/shims"
 )
 
 // PROPERTIES 33: another containerd does not know the pods, which is not an answer. It is used once

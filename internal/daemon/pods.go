@@ -9,13 +9,13 @@ import (
 
 	"berth/internal/base/config"
 	"berth/internal/checkpoint"
+	"berth/internal/engine/probe"
 	"berth/internal/heart/pod"
 	"berth/internal/host/cdi"
 	"berth/internal/host/cgroup"
 	"berth/internal/host/pins"
 	"berth/internal/host/podfiles"
 	"berth/internal/images/imagestore"
-	"berth/internal/probe"
 	"berth/internal/stats"
 )
 

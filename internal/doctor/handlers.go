@@ -14,7 +14,7 @@ import (
 	ocifeatures "github.com/opencontainers/runtime-spec/specs-go/features"
 
 	"berth/internal/base/config"
-	"berth/internal/probe"
+	"berth/internal/engine/probe"
 )
 
 func askHandlers(ctx context.Context, m *machine) ([]Finding, error) {

@@ -17,7 +17,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/demo"
-	"berth/internal/shims"
+	"berth/internal/engine/shims"
 	"berth/test/command"
 	"berth/test/node"
 )

@@ -13,7 +13,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"berth/internal/embed"
+	"berth/internal/engine/embed"
 )
 
 // Libexec returns the directory with containerd-shim-runc-v2 and runc: that of

@@ -26,9 +26,9 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go/features"
 	"golang.org/x/sys/unix"
 
+	probing "berth/internal/engine/probe"
 	"berth/internal/host/pidfd"
 	"berth/internal/join"
-	probing "berth/internal/probe"
 	"berth/test/command"
 )
 

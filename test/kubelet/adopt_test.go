@@ -21,7 +21,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/adopt"
+	"berth/internal/engine/adopt"
 	"berth/internal/host/cgroup"
 	"berth/test/client"
 	"berth/test/node"

@@ -19,7 +19,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/adopt"
+	"berth/internal/engine/adopt"
 	"berth/test/command"
 	"berth/test/testimage"
 )

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"testing"
 
-	"berth/internal/embed"
+	"berth/internal/engine/embed"
 	"berth/test/embedtest"
 	"berth/test/testimage"
 

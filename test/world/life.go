@@ -11,10 +11,10 @@ import (
 
 	"berth/internal/base/connection"
 	"berth/internal/base/exit"
-	"berth/internal/ctrd"
+	"berth/internal/engine/ctrd"
+	"berth/internal/engine/shims"
 	"berth/internal/heart/pod"
 	"berth/internal/host/spec"
-	"berth/internal/shims"
 )
 
 // ErrKilled is what a dead berth gets for each of its calls.

@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/ctrd"
+	"berth/internal/engine/ctrd"
 	"berth/internal/heart/pod"
 	"berth/internal/heart/state"
 )

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"berth/internal/ctrd"
+	"berth/internal/engine/ctrd"
 	"berth/test/world"
 )
 

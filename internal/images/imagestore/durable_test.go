@@ -25,7 +25,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"berth/internal/base/connection"
-	"berth/internal/embed"
+	"berth/internal/engine/embed"
 	"berth/internal/images/durable"
 	"berth/internal/images/image"
 	"berth/internal/images/unpack"

@@ -25,9 +25,9 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/types/known/anypb"
 
-	"berth/internal/adopt"
 	"berth/internal/base/connection"
 	"berth/internal/base/exit"
+	"berth/internal/engine/adopt"
 	"berth/internal/host/spec"
 )
 

@@ -38,7 +38,7 @@ import (
 // containerd publishes the answer as the task's end when the shim has died between its deletion of
 // the container and its own answer.
 const cleanupScript = `#!/bin/sh
-# Written by berth: see internal/shims/cleanup.go. It can be deleted when no container is left.
+# Written by berth: see internal/engine/shims/cleanup.go. It can be deleted when no container is left.
 id= last=
 for arg in "$@"; do
 	if [ "$last" = -id ]; then id=$arg; fi
@@ -57,7 +57,7 @@ exec %[2]s "$@"
 // their tasks, the kernel tells of their ends, and a release ends and removes what is left of a
 // task that containerd does not know: see left.go.
 const spareScript = `#!/bin/sh
-# Written by berth: see internal/shims/cleanup.go. It can be deleted when no container is left.
+# Written by berth: see internal/engine/shims/cleanup.go. It can be deleted when no container is left.
 last=
 for arg in "$@"; do last=$arg; done
 case $last in

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"unsafe"
 
-	"berth/internal/embed"
+	"berth/internal/engine/embed"
 	"berth/test/embedtest"
 
 	"github.com/containerd/containerd/api/types/runc/options"

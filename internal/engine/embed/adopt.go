@@ -24,8 +24,8 @@ import (
 	"github.com/containerd/containerd/v2/pkg/shim"
 	"github.com/containerd/errdefs"
 
-	"berth/internal/aside"
 	"berth/internal/base/connection"
+	"berth/internal/engine/aside"
 )
 
 const (

@@ -7,7 +7,7 @@ import (
 	"runtime"
 	"testing"
 
-	"berth/internal/embed"
+	"berth/internal/engine/embed"
 	"berth/test/embedtest"
 
 	"go.uber.org/goleak"

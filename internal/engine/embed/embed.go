@@ -17,7 +17,7 @@ import (
 	"github.com/containerd/ttrpc"
 	"google.golang.org/protobuf/types/known/emptypb"
 
-	"berth/internal/aside"
+	"berth/internal/engine/aside"
 )
 
 // running guards the one server that a process can have.

@@ -17,7 +17,7 @@ import (
 	"github.com/containerd/typeurl/v2"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/embed"
+	"berth/internal/engine/embed"
 	"berth/test/embedtest"
 )
 

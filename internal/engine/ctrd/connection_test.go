@@ -20,7 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"berth/internal/base/connection"
-	"berth/internal/shims"
+	"berth/internal/engine/shims"
 )
 
 // answering is a containerd that says that it is there, whose events never come, and nothing else.

@@ -13,8 +13,8 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 
 	"berth/internal/base/connection"
+	"berth/internal/engine/shims"
 	"berth/internal/images/imagestore"
-	"berth/internal/shims"
 )
 
 // Config is what the adapter needs to know.

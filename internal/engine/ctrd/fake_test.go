@@ -23,7 +23,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"berth/internal/base/connection"
-	"berth/internal/shims"
+	"berth/internal/engine/shims"
 )
 
 // fake is a containerd whose shims may hang. The zero fake has nothing.

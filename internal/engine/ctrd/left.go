@@ -13,7 +13,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/base/connection"
-	"berth/internal/shims"
+	"berth/internal/engine/shims"
 )
 
 // EndLeft ends and removes what a start may have left on the node of a container of which neither

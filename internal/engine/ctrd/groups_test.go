@@ -19,10 +19,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/base/connection"
+	"berth/internal/engine/shims"
 	"berth/internal/heart/pod"
 	"berth/internal/host/pidfd"
 	"berth/internal/host/pins"
-	"berth/internal/shims"
 )
 
 // groupNode is an adapter on a containerd of its own, with a handler whose pods share shims.

@@ -15,7 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/ttrpc"
 
-	"berth/internal/shims"
+	"berth/internal/engine/shims"
 )
 
 // statement is something that an error says by its text alone.

@@ -12,7 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/base/connection"
-	"berth/internal/shims"
+	"berth/internal/engine/shims"
 	"berth/test/embedtest"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/containerd/containerd/api/types/task"
 
-	"berth/internal/shims"
+	"berth/internal/engine/shims"
 )
 
 var (

@@ -19,7 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"berth/internal/base/connection"
-	"berth/internal/embed"
+	"berth/internal/engine/embed"
 	"berth/test/embedtest"
 )
 

@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/base/connection"
+	"berth/internal/engine/shims"
 	"berth/internal/heart/pod"
 	"berth/internal/host/pidfd"
 	"berth/internal/host/pins"
-	"berth/internal/shims"
 	"berth/test/embedtest"
 )
 

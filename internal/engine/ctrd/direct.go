@@ -17,8 +17,8 @@ import (
 	"github.com/containerd/ttrpc"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/aside"
 	"berth/internal/base/connection"
+	"berth/internal/engine/aside"
 	"berth/internal/stream"
 )
 
