@@ -38,22 +38,22 @@ func TestPureRoomsImportTheStandardLibraryAlone(t *testing.T) {
 // inroot, each of which is a handful of lines that import nothing of berth.
 func TestRoomsImportNoSibling(t *testing.T) {
 	siblings := map[string][]string{
-		"internal/base/lane":     nil,
-		"internal/base/exit":     nil,
-		"internal/host/spec":     nil,
-		"internal/heart/feed":    nil,
-		"internal/host/network":  nil,
-		"internal/host/logs":     {"berth/internal/base/event"}, // it says what happens to output
-		"internal/base/event":    {"berth/internal/base/exit"},
-		"internal/host/cgroup":   {"berth/internal/host/pidfd"}, // it ends processes
-		"internal/base/config":   nil,
-		"internal/recorder":      {"berth/internal/base/event"}, // it keeps events
-		"internal/host/pins":     nil,
-		"internal/host/podfiles": nil,
-		"internal/images/peer":   nil,
-		"internal/manifest":      nil,
-		"internal/host/pidfd":    {"berth/internal/base/exit"}, // it reports facts
-		"internal/host/apparmor": nil,
+		"internal/base/lane":        nil,
+		"internal/base/exit":        nil,
+		"internal/host/spec":        nil,
+		"internal/heart/feed":       nil,
+		"internal/host/network":     nil,
+		"internal/host/logs":        {"berth/internal/base/event"}, // it says what happens to output
+		"internal/base/event":       {"berth/internal/base/exit"},
+		"internal/host/cgroup":      {"berth/internal/host/pidfd"}, // it ends processes
+		"internal/base/config":      nil,
+		"internal/history/recorder": {"berth/internal/base/event"}, // it keeps events
+		"internal/host/pins":        nil,
+		"internal/host/podfiles":    nil,
+		"internal/images/peer":      nil,
+		"internal/manifest":         nil,
+		"internal/host/pidfd":       {"berth/internal/base/exit"}, // it reports facts
+		"internal/host/apparmor":    nil,
 
 		"internal/host/namespace": nil,
 		"internal/base/inroot":    nil,
@@ -96,7 +96,7 @@ func TestContainerdIsImportedByItsAdapterAlone(t *testing.T) {
 
 func TestGRPCIsImportedByFewRooms(t *testing.T) {
 	importers(t, []string{grpc},
-		[]string{"internal/cadvisor", "internal/base/connection", "internal/cri", "internal/engine/ctrd", "internal/observe", "test"},
+		[]string{"internal/cadvisor", "internal/base/connection", "internal/cri", "internal/engine/ctrd", "internal/history/observe", "test"},
 		"only cri and cadvisor serve gRPC, connection and ctrd call it, and observe counts and traces the calls; other rooms return errors of containerd/errdefs")
 }
 
@@ -108,7 +108,7 @@ func TestFakesAreNotAPartOfBerth(t *testing.T) {
 func TestCRIMessagesStayOutOfTheRoomsBelow(t *testing.T) {
 	below := []string{
 		"internal/base/lane", "internal/base/exit", "internal/host/pidfd", "internal/host/cgroup", "internal/host/fdstore", "internal/host/logs",
-		"internal/host/network", "internal/host/pins", "internal/host/podfiles", "internal/recorder", "internal/base/event", "internal/base/config", "internal/engine/embed",
+		"internal/host/network", "internal/host/pins", "internal/host/podfiles", "internal/history/recorder", "internal/base/event", "internal/base/config", "internal/engine/embed",
 	}
 	for _, f := range source(t) {
 		for _, p := range f.imports() {

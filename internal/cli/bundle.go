@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/base/version"
-	"berth/internal/bundle"
 	"berth/internal/cri"
-	"berth/internal/recorder"
+	"berth/internal/history/bundle"
+	"berth/internal/history/recorder"
 )
 
 const (

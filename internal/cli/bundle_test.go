@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"berth/internal/base/event"
-	"berth/internal/bundle"
-	"berth/internal/recorder"
+	"berth/internal/history/bundle"
+	"berth/internal/history/recorder"
 )
 
 func readBundle(t *testing.T, path string) *bundle.Bundle {

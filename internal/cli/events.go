@@ -16,7 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cri"
-	"berth/internal/recorder"
+	"berth/internal/history/recorder"
 )
 
 // turns are the kinds of entries that say what became of a sandbox or container, or of the node.

@@ -21,7 +21,7 @@ import (
 
 	"berth/internal/base/asynclog"
 	"berth/internal/base/config"
-	"berth/internal/journal"
+	"berth/internal/history/journal"
 )
 
 // streamsBeside is the flag with which commands outside the network namespace of berth reach its streams.

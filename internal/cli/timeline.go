@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth/internal/cri"
-	"berth/internal/recorder"
+	"berth/internal/history/recorder"
 )
 
 func (a *app) timelineCommand() *cobra.Command {

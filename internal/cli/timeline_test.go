@@ -9,8 +9,8 @@ import (
 
 	"berth/internal/base/lane"
 	"berth/internal/cri"
-	"berth/internal/recorder"
-	"berth/internal/why"
+	"berth/internal/history/recorder"
+	"berth/internal/history/why"
 )
 
 // Each line says what it is about, and no ID is printed twice.

@@ -18,7 +18,7 @@ import (
 
 	"berth/internal/base/lane"
 	"berth/internal/cri"
-	"berth/internal/recorder"
+	"berth/internal/history/recorder"
 )
 
 // pageKind is what a page of top shows.

@@ -18,10 +18,10 @@ import (
 
 	"berth/internal/base/event"
 	"berth/internal/base/lane"
-	"berth/internal/bundle"
+	"berth/internal/history/bundle"
+	"berth/internal/history/recorder"
+	"berth/internal/history/why"
 	"berth/internal/images/image"
-	"berth/internal/recorder"
-	"berth/internal/why"
 )
 
 // AdminServer answers what berth's CLI asks for beyond CRI. Answers are JSON values.

@@ -24,9 +24,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/base/event"
-	"berth/internal/bundle"
+	"berth/internal/history/bundle"
+	"berth/internal/history/recorder"
 	"berth/internal/images/image"
-	"berth/internal/recorder"
 )
 
 type adminFake struct{}

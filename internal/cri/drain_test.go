@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"berth/internal/recorder"
+	"berth/internal/history/recorder"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 

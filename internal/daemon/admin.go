@@ -18,12 +18,12 @@ import (
 	"berth/internal/base/event"
 	"berth/internal/base/lane"
 	"berth/internal/base/version"
-	"berth/internal/bundle"
 	"berth/internal/cri"
+	"berth/internal/history/bundle"
+	"berth/internal/history/recorder"
+	"berth/internal/history/why"
 	"berth/internal/images/image"
 	"berth/internal/images/imagestore"
-	"berth/internal/recorder"
-	"berth/internal/why"
 )
 
 // admin serves berth.v1.Admin.

@@ -18,8 +18,8 @@ import (
 	"berth/internal/heart/feed"
 	"berth/internal/heart/pod"
 	"berth/internal/heart/state"
-	"berth/internal/observe"
-	"berth/internal/recorder"
+	"berth/internal/history/observe"
+	"berth/internal/history/recorder"
 )
 
 // Core is berth without what it works on: the controller, the feed, the recorder, and what joins

@@ -24,6 +24,8 @@ import (
 	"berth/internal/engine/probe"
 	"berth/internal/engine/shims"
 	"berth/internal/heart/state"
+	"berth/internal/history/observe"
+	"berth/internal/history/recorder"
 	"berth/internal/host/cdi"
 	"berth/internal/host/cgroup"
 	"berth/internal/host/fdstore"
@@ -34,8 +36,6 @@ import (
 	"berth/internal/images/imagestore"
 	"berth/internal/images/peer"
 	"berth/internal/images/policy"
-	"berth/internal/observe"
-	"berth/internal/recorder"
 	"berth/internal/stats"
 	"berth/internal/stream"
 )

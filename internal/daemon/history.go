@@ -23,7 +23,7 @@ import (
 	"berth/internal/engine/adopt"
 	"berth/internal/heart/pod"
 	"berth/internal/heart/state"
-	"berth/internal/recorder"
+	"berth/internal/history/recorder"
 )
 
 // openRecorder opens the flight recorder.

@@ -13,10 +13,10 @@ import (
 	"berth/internal/engine/probe"
 	"berth/internal/engine/shims"
 	"berth/internal/heart/pod"
+	"berth/internal/history/observe"
 	"berth/internal/host/cgroup"
 	"berth/internal/host/pidfd"
 	"berth/internal/join"
-	"berth/internal/observe"
 	"berth/internal/stream"
 )
 

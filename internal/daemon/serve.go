@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"berth/internal/cri"
-	"berth/internal/observe"
+	"berth/internal/history/observe"
 )
 
 // stopTimeout is how long calls in flight may take when berth stops.

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"berth/internal/base/event"
+	"berth/internal/history/recorder"
 	"berth/internal/page"
-	"berth/internal/recorder"
 )
 
 var scripts = regexp.MustCompile(`(?i)<script`)

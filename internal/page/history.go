@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"berth/internal/base/event"
-	"berth/internal/recorder"
+	"berth/internal/history/recorder"
 )
 
 // entry is a record that was read.

@@ -18,7 +18,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/bundle"
+	"berth/internal/history/bundle"
 	"berth/test/command"
 	"berth/test/node"
 	"berth/test/sim"

@@ -13,7 +13,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/recorder"
+	"berth/internal/history/recorder"
 	"berth/test/node"
 )
 

@@ -13,8 +13,8 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/history/why"
 	"berth/internal/host/cgroup"
-	"berth/internal/why"
 	"berth/test/node"
 )
 

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/recorder"
+	"berth/internal/history/recorder"
 )
 
 var names atomic.Int32

@@ -12,7 +12,7 @@ import (
 
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
-	"berth/internal/bundle"
+	"berth/internal/history/bundle"
 	"berth/test/world"
 )
 

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"berth/internal/base/event"
-	"berth/internal/bundle"
-	"berth/internal/recorder"
+	"berth/internal/history/bundle"
+	"berth/internal/history/recorder"
 )
 
 var bundleFile = flag.String("bundle", "", "play the facts of this bundle instead of those in testdata, and print what happens")

@@ -11,7 +11,7 @@ import (
 
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
-	"berth/internal/recorder"
+	"berth/internal/history/recorder"
 )
 
 // BenchmarkNote measures what an event costs whoever makes it.

@@ -23,7 +23,7 @@ import (
 	"berth/internal/base/exit"
 	"berth/internal/base/lane"
 	"berth/internal/heart/pod"
-	"berth/internal/recorder"
+	"berth/internal/history/recorder"
 )
 
 // observed is an observer, and all that people and machines see of it.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"berth/internal/base/event"
-	"berth/internal/recorder"
+	"berth/internal/history/recorder"
 )
 
 // story is what the entries of one pod say, of all its attempts.

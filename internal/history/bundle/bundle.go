@@ -12,7 +12,7 @@ import (
 
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
-	"berth/internal/recorder"
+	"berth/internal/history/recorder"
 )
 
 // Format is the number of the layout. It is raised when an earlier berth could not make sense of it.

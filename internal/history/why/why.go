@@ -13,7 +13,7 @@ import (
 
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
-	"berth/internal/recorder"
+	"berth/internal/history/recorder"
 )
 
 // Cause is a cause in one word.

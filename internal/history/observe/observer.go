@@ -11,8 +11,8 @@ import (
 	"berth/internal/base/event"
 	"berth/internal/base/lane"
 	"berth/internal/heart/pod"
-	"berth/internal/journal"
-	"berth/internal/recorder"
+	"berth/internal/history/journal"
+	"berth/internal/history/recorder"
 )
 
 // Config says where an observer passes on what happens.

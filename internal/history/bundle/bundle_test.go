@@ -19,7 +19,7 @@ import (
 
 	"berth/internal/base/config"
 	"berth/internal/base/event"
-	"berth/internal/recorder"
+	"berth/internal/history/recorder"
 )
 
 var instantOfTest = time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
