@@ -202,7 +202,7 @@ page: ## Test the page of berth ui in a headless Chromium, with pictures of it i
 # time, and a target that writes files tries five inputs in thirty seconds. One that was given few inputs
 # has shown nothing, and fails.
 .PHONY: fuzz
-fuzz: ## Run every fuzz test for 30 seconds each: make fuzz FUZZTIME=5m, PKG=./internal/stream for less
+fuzz: ## Run every fuzz test for 30 seconds each: make fuzz FUZZTIME=5m, PKG=./internal/serve/stream for less
 	@status=0; for dir in $$(go list -f '{{.Dir}}' $(PKG)); do \
 	  for func in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' "$$dir"/*_test.go 2>/dev/null | cut -c 6-); do \
 	    echo "$$dir: $$func"; \

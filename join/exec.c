@@ -19,7 +19,7 @@
 // and the exit code, 128+N for signal N. It ends when it has no child any more. A byte from berth on the
 // second socket, or the end of berth, has it kill what was made for the program.
 //
-// What to do comes over the first socket: struct plan and what follows it. internal/join/plan.go has the
+// What to do comes over the first socket: struct plan and what follows it. internal/serve/join/plan.go has the
 // same in Go. The answers are:
 //
 //   'P', a pid      the process that will execute the program, which waits

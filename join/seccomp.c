@@ -8,7 +8,7 @@
 //   berth-seccomp -u         reads names of system calls, and writes those that libseccomp does not
 //   know
 //
-// A profile has a line for each statement, and internal/join/seccomp.go writes it:
+// A profile has a line for each statement, and internal/serve/join/seccomp.go writes it:
 //
 //   default ACTION ERRNO                       ERRNO is -1 where there is none
 //   arch TOKEN                                 a number of libseccomp's

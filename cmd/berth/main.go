@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"berth/internal/cli"
-	"berth/internal/cri"
 	"berth/internal/daemon"
+	"berth/internal/serve/cri"
 )
 
 func main() {

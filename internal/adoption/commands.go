@@ -12,7 +12,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/base/retry"
-	"berth/internal/cri"
+	"berth/internal/serve/cri"
 )
 
 const (

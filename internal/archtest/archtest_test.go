@@ -96,7 +96,7 @@ func TestContainerdIsImportedByItsAdapterAlone(t *testing.T) {
 
 func TestGRPCIsImportedByFewRooms(t *testing.T) {
 	importers(t, []string{grpc},
-		[]string{"internal/cadvisor", "internal/base/connection", "internal/cri", "internal/engine/ctrd", "internal/history/observe", "test"},
+		[]string{"internal/serve/cadvisor", "internal/base/connection", "internal/serve/cri", "internal/engine/ctrd", "internal/history/observe", "test"},
 		"only cri and cadvisor serve gRPC, connection and ctrd call it, and observe counts and traces the calls; other rooms return errors of containerd/errdefs")
 }
 
@@ -125,7 +125,7 @@ func TestCRIMessagesStayOutOfTheRoomsBelow(t *testing.T) {
 func TestFewRoomsMount(t *testing.T) {
 	mounting := []string{"Mount", "Unmount", "MountSetattr", "MoveMount", "Fsmount", "OpenTree", "PivotRoot"}
 	for _, f := range source(t) {
-		if f.test || inside(f.room, "internal/host/podfiles", "internal/host/pins", "internal/host/namespace", "internal/engine/shims", "internal/images/imagestore", "internal/host/cgroup", "internal/join", "internal/rootless", "test") {
+		if f.test || inside(f.room, "internal/host/podfiles", "internal/host/pins", "internal/host/namespace", "internal/engine/shims", "internal/images/imagestore", "internal/host/cgroup", "internal/serve/join", "internal/rootless", "test") {
 			continue
 		}
 		ast.Inspect(f.ast, func(n ast.Node) bool {

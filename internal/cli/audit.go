@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/access"
+	"berth/internal/serve/access"
 )
 
 func (a *app) auditCommand() *cobra.Command {

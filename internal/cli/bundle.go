@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/base/version"
-	"berth/internal/cri"
 	"berth/internal/history/bundle"
 	"berth/internal/history/recorder"
+	"berth/internal/serve/cri"
 )
 
 const (

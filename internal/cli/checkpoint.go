@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/checkpoint"
-	"berth/internal/cri"
+	"berth/internal/serve/checkpoint"
+	"berth/internal/serve/cri"
 )
 
 func (a *app) checkpointCommand() *cobra.Command {

@@ -24,7 +24,7 @@ import (
 	"berth/internal/base/asynclog"
 	"berth/internal/base/config"
 	"berth/internal/base/version"
-	"berth/internal/cri"
+	"berth/internal/serve/cri"
 )
 
 // Serve runs the daemon until ctx ends, and calls ready once it serves. What comes from changes

@@ -24,8 +24,8 @@ import (
 
 	"berth/internal/base/asynclog"
 	"berth/internal/base/config"
-	"berth/internal/cri"
 	"berth/internal/manifest"
+	"berth/internal/serve/cri"
 )
 
 // berth runs a command against an endpoint and returns what it wrote, and its error as a person

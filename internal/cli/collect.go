@@ -17,8 +17,8 @@ import (
 
 	"berth/internal/base/lane"
 	"berth/internal/base/version"
-	"berth/internal/cri"
 	"berth/internal/page"
+	"berth/internal/serve/cri"
 )
 
 // liveTimeout is how long each question about how things are now may take. What is not answered is

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/cri"
+	"berth/internal/serve/cri"
 )
 
 func (a *app) dfCommand() *cobra.Command {

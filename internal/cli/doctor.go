@@ -19,9 +19,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth/internal/base/version"
-	"berth/internal/cri"
 	"berth/internal/doctor"
 	"berth/internal/drill"
+	"berth/internal/serve/cri"
 )
 
 // doctorFlags are what a person may say to doctor.

@@ -10,7 +10,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/base/event"
-	"berth/internal/cri"
+	"berth/internal/serve/cri"
 )
 
 // endedState is the state of a container or pod whose process has ended, which is not on record

@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri"
 	"berth/internal/history/recorder"
+	"berth/internal/serve/cri"
 )
 
 // turns are the kinds of entries that say what became of a sandbox or container, or of the node.

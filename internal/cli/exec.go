@@ -18,7 +18,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 
-	"berth/internal/cri"
+	"berth/internal/serve/cri"
 )
 
 func (a *app) execCommand() *cobra.Command {

@@ -25,10 +25,10 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming"
 
 	"berth/internal/base/event"
-	"berth/internal/cri"
 	"berth/internal/history/bundle"
 	"berth/internal/history/recorder"
 	"berth/internal/images/image"
+	"berth/internal/serve/cri"
 )
 
 // fake is a CRI service in memory. A container ends as soon as it is started, with the code that

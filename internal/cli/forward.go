@@ -17,7 +17,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-streaming/pkg/streaming/portforward"
 
-	"berth/internal/cri"
+	"berth/internal/serve/cri"
 )
 
 func (a *app) forwardCommand() *cobra.Command {

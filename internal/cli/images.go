@@ -17,8 +17,8 @@ import (
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri"
 	"berth/internal/images/image"
+	"berth/internal/serve/cri"
 )
 
 func (a *app) imagesCommand() *cobra.Command {

@@ -13,8 +13,8 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri"
 	"berth/internal/images/image"
+	"berth/internal/serve/cri"
 )
 
 func TestImagesAreListedWithWhatUsesThem(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"sigs.k8s.io/yaml"
 
-	"berth/internal/cri"
+	"berth/internal/serve/cri"
 )
 
 func (a *app) inspectCommand() *cobra.Command {

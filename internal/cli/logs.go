@@ -20,7 +20,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/base/inroot"
-	"berth/internal/cri"
+	"berth/internal/serve/cri"
 )
 
 func (a *app) logsCommand() *cobra.Command {

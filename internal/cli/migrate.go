@@ -23,8 +23,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/base/config"
-	"berth/internal/cri"
 	"berth/internal/migrate"
+	"berth/internal/serve/cri"
 )
 
 // migrateFlags are what a person may say to migrate.

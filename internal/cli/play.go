@@ -17,8 +17,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri"
 	"berth/internal/manifest"
+	"berth/internal/serve/cri"
 )
 
 // undoTimeout bounds the removal of a pod that could not be played to its end.

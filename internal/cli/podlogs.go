@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/term"
 
-	"berth/internal/cri"
+	"berth/internal/serve/cri"
 )
 
 // podLogs prints the logs of all containers of a pod, one after the other, and with follow what they

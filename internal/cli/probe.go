@@ -17,7 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri"
+	"berth/internal/serve/cri"
 )
 
 // prober runs one probe of a container.

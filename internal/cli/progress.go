@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/term"
 
-	"berth/internal/cri"
 	"berth/internal/images/image"
+	"berth/internal/serve/cri"
 )
 
 // stage is how far something has come.

@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"berth/internal/cri"
 	"berth/internal/images/image"
+	"berth/internal/serve/cri"
 )
 
 func (a *app) pullsCommand() *cobra.Command {

@@ -14,8 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/cri"
 	"berth/internal/page"
+	"berth/internal/serve/cri"
 )
 
 // pageSince is how far back the page goes unless it is said.

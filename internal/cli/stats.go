@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri"
+	"berth/internal/serve/cri"
 )
 
 func (a *app) statsCommand() *cobra.Command {

@@ -23,7 +23,7 @@ import (
 
 	"berth/internal/base/lane"
 	"berth/internal/base/version"
-	"berth/internal/cri"
+	"berth/internal/serve/cri"
 )
 
 func (a *app) statusCommand() *cobra.Command {

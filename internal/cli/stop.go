@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri"
 	"berth/internal/manifest"
+	"berth/internal/serve/cri"
 )
 
 func (a *app) stopCommand() *cobra.Command {

@@ -14,8 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/cri"
 	"berth/internal/history/recorder"
+	"berth/internal/serve/cri"
 )
 
 func (a *app) timelineCommand() *cobra.Command {

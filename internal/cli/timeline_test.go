@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"berth/internal/base/lane"
-	"berth/internal/cri"
 	"berth/internal/history/recorder"
 	"berth/internal/history/why"
+	"berth/internal/serve/cri"
 )
 
 // Each line says what it is about, and no ID is printed twice.

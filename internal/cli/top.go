@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"berth/internal/cri"
+	"berth/internal/serve/cri"
 )
 
 // The sequences of a terminal that top uses: the second screen without a cursor, and back.

@@ -17,8 +17,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/base/lane"
-	"berth/internal/cri"
 	"berth/internal/history/recorder"
+	"berth/internal/serve/cri"
 )
 
 // pageKind is what a page of top shows.

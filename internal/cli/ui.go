@@ -15,8 +15,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/cri"
 	"berth/internal/page"
+	"berth/internal/serve/cri"
 )
 
 func (a *app) uiCommand() *cobra.Command {

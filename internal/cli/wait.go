@@ -16,7 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/base/lane"
-	"berth/internal/cri"
+	"berth/internal/serve/cri"
 )
 
 const (

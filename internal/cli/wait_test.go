@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"berth/internal/cri"
+	"berth/internal/serve/cri"
 )
 
 // lines is what a command has written so far.

@@ -11,8 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri"
 	"berth/internal/manifest"
+	"berth/internal/serve/cri"
 )
 
 // The waits between restarts are the kubelet's: the first restart comes at once, then they double,

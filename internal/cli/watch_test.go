@@ -16,8 +16,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri"
 	"berth/internal/manifest"
+	"berth/internal/serve/cri"
 )
 
 // direct calls a fake without a socket, so that a test may have virtual time.

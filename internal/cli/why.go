@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/cri"
+	"berth/internal/serve/cri"
 )
 
 // whyLines is how many of the last lines of a log are shown.

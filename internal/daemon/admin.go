@@ -18,12 +18,12 @@ import (
 	"berth/internal/base/event"
 	"berth/internal/base/lane"
 	"berth/internal/base/version"
-	"berth/internal/cri"
 	"berth/internal/history/bundle"
 	"berth/internal/history/recorder"
 	"berth/internal/history/why"
 	"berth/internal/images/image"
 	"berth/internal/images/imagestore"
+	"berth/internal/serve/cri"
 )
 
 // admin serves berth.v1.Admin.

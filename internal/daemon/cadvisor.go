@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"berth/internal/base/version"
-	"berth/internal/cadvisor"
 	"berth/internal/host/cgroup"
+	"berth/internal/serve/cadvisor"
 )
 
 // openCAdvisor opens what the cAdvisor in the kubelet connects to. It has to be there before the

@@ -7,10 +7,10 @@ import (
 	"path/filepath"
 
 	"berth/internal/base/event"
-	"berth/internal/checkpoint"
 	"berth/internal/heart/pod"
 	"berth/internal/host/cgroup"
-	"berth/internal/stream"
+	"berth/internal/serve/checkpoint"
+	"berth/internal/serve/stream"
 )
 
 // openCheckpoints makes what writes checkpoints, and what makes pods from them.

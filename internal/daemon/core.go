@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"berth/internal/base/event"
-	"berth/internal/cri"
 	"berth/internal/engine/ctrd"
 	"berth/internal/heart/feed"
 	"berth/internal/heart/pod"
 	"berth/internal/heart/state"
 	"berth/internal/history/observe"
 	"berth/internal/history/recorder"
+	"berth/internal/serve/cri"
 )
 
 // Core is berth without what it works on: the controller, the feed, the recorder, and what joins

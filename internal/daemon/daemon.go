@@ -11,14 +11,10 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"berth/internal/access"
 	"berth/internal/base/asynclog"
 	"berth/internal/base/config"
 	"berth/internal/base/connection"
 	"berth/internal/base/processors"
-	"berth/internal/cadvisor"
-	"berth/internal/checkpoint"
-	"berth/internal/cri"
 	"berth/internal/engine/ctrd"
 	"berth/internal/engine/embed"
 	"berth/internal/engine/probe"
@@ -36,8 +32,12 @@ import (
 	"berth/internal/images/imagestore"
 	"berth/internal/images/peer"
 	"berth/internal/images/policy"
-	"berth/internal/stats"
-	"berth/internal/stream"
+	"berth/internal/serve/access"
+	"berth/internal/serve/cadvisor"
+	"berth/internal/serve/checkpoint"
+	"berth/internal/serve/cri"
+	"berth/internal/serve/stats"
+	"berth/internal/serve/stream"
 )
 
 // Serve runs berth until ctx ends. What comes from changes takes the place of cfg, which differs

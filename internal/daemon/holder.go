@@ -19,7 +19,7 @@ import (
 	"berth/internal/base/version"
 	"berth/internal/engine/ctrd"
 	"berth/internal/host/cgroup"
-	"berth/internal/stream"
+	"berth/internal/serve/stream"
 )
 
 // HolderCommand is the hidden command that is a holder of streams. Its argument is a directory.

@@ -15,7 +15,7 @@ import (
 	"berth/internal/host/selinux"
 	"berth/internal/host/spec"
 	"berth/internal/images/unpack"
-	"berth/internal/join"
+	"berth/internal/serve/join"
 )
 
 // host is what this host, and berth's installation on it, have for pods.

@@ -16,8 +16,8 @@ import (
 	"berth/internal/history/observe"
 	"berth/internal/host/cgroup"
 	"berth/internal/host/pidfd"
-	"berth/internal/join"
-	"berth/internal/stream"
+	"berth/internal/serve/join"
+	"berth/internal/serve/stream"
 )
 
 // openJoiner makes what runs probes without an OCI runtime, for the handlers that have it on.

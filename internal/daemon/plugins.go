@@ -12,9 +12,9 @@ import (
 
 	"berth/internal/base/retry"
 	"berth/internal/base/version"
-	"berth/internal/cri"
 	"berth/internal/heart/pod"
-	"berth/internal/nri"
+	"berth/internal/serve/cri"
+	"berth/internal/serve/nri"
 )
 
 // plugins are the NRI plug-ins of this node.

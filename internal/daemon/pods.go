@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"berth/internal/base/config"
-	"berth/internal/checkpoint"
 	"berth/internal/engine/probe"
 	"berth/internal/heart/pod"
 	"berth/internal/host/cdi"
@@ -16,7 +15,8 @@ import (
 	"berth/internal/host/pins"
 	"berth/internal/host/podfiles"
 	"berth/internal/images/imagestore"
-	"berth/internal/stats"
+	"berth/internal/serve/checkpoint"
+	"berth/internal/serve/stats"
 )
 
 // openProbe makes what finds out what runtime handlers can do, and reads the CDI specifications.

@@ -12,8 +12,8 @@ import (
 	"sync"
 	"time"
 
-	"berth/internal/cri"
 	"berth/internal/history/observe"
+	"berth/internal/serve/cri"
 )
 
 // stopTimeout is how long calls in flight may take when berth stops.

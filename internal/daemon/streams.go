@@ -13,13 +13,13 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/access"
 	"berth/internal/base/config"
 	"berth/internal/base/version"
 	"berth/internal/heart/pod"
 	"berth/internal/host/cgroup"
 	"berth/internal/host/logs"
-	"berth/internal/stream"
+	"berth/internal/serve/access"
+	"berth/internal/serve/stream"
 )
 
 // openAccess opens the log of who used a container.

@@ -5,7 +5,7 @@ package daemon
 import (
 	"context"
 
-	"berth/internal/stats"
+	"berth/internal/serve/stats"
 )
 
 // withVolumes measures what a container has written: its writable layer, and the volumes of its

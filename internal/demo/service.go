@@ -17,8 +17,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"berth/internal/cri"
 	"berth/internal/host/network"
+	"berth/internal/serve/cri"
 )
 
 // The bridge and subnet are not those of a berth that may be serving on this host already.

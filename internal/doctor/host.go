@@ -23,7 +23,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/base/config"
-	"berth/internal/cri"
+	"berth/internal/serve/cri"
 )
 
 // FS is what is known of a file system.

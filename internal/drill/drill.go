@@ -15,7 +15,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri"
+	"berth/internal/serve/cri"
 )
 
 // Image is the name of the image that a drill imports.

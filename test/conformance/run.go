@@ -18,8 +18,8 @@ import (
 	"github.com/vishvananda/netlink"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri"
 	"berth/internal/host/network"
+	"berth/internal/serve/cri"
 )
 
 // subject is a runtime that critest is run with.

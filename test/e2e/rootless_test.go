@@ -18,8 +18,8 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri"
 	"berth/internal/demo"
+	"berth/internal/serve/cri"
 	"berth/test/node"
 	"berth/test/testimage"
 )

@@ -28,7 +28,7 @@ import (
 
 	probing "berth/internal/engine/probe"
 	"berth/internal/host/pidfd"
-	"berth/internal/join"
+	"berth/internal/serve/join"
 	"berth/test/command"
 )
 

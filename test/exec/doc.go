@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package exec compares what berth-exec (internal/join) makes of a program in a container with what
+// Package exec compares what berth-exec (internal/serve/join) makes of a program in a container with what
 // the exec of an OCI runtime makes of it, field by field: it makes containers with that one, runs a
 // probe in each with both, and looks at it from inside and outside. The OCI runtime is runc, or the
 // program that BERTH_OCI_RUNTIME names.

@@ -14,7 +14,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/host/pidfd"
-	"berth/internal/join"
+	"berth/internal/serve/join"
 	"berth/test/command"
 )
 

@@ -211,7 +211,7 @@ func userns(s *specs.Spec, rootfs string) {
 
 // laboratory are the directories that make what the gate compares. As long as they stand as they
 // are, a commit compares one of so many parts of the configurations.
-var laboratory = []string{"join", "internal/join", "test/exec", "tools/programs/go.mod"}
+var laboratory = []string{"join", "internal/serve/join", "test/exec", "tools/programs/go.mod"}
 
 const parts = 4
 

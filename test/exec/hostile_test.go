@@ -21,7 +21,7 @@ import (
 
 	"berth/internal/host/namespace"
 	"berth/internal/host/pidfd"
-	"berth/internal/join"
+	"berth/internal/serve/join"
 )
 
 // within runs f in the mount namespace of a container, in a thread of its own.

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/host/pidfd"
-	"berth/internal/join"
+	"berth/internal/serve/join"
 )
 
 // leavers are the ways in which the probe leaves processes behind, and the code that it ends with.

@@ -18,7 +18,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/base/event"
-	"berth/internal/cri"
+	"berth/internal/serve/cri"
 	"berth/test/node"
 )
 

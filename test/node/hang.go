@@ -14,7 +14,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"berth/internal/cri"
+	"berth/internal/serve/cri"
 	"berth/test/command"
 )
 

@@ -20,8 +20,8 @@ import (
 	"github.com/vishvananda/netlink"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri"
 	bridges "berth/internal/host/network"
+	"berth/internal/serve/cri"
 	"berth/test/testimage"
 )
 

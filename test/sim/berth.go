@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/base/exit"
-	"berth/internal/cri"
 	"berth/internal/daemon"
 	"berth/internal/heart/pod"
 	"berth/internal/heart/state"
+	"berth/internal/serve/cri"
 	"berth/test/world"
 )
 

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri"
+	"berth/internal/serve/cri"
 )
 
 // calls are requests one after the other, in a form that a fuzzer can cut and join: for each call a

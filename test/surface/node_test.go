@@ -23,11 +23,11 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/checkpoint"
-	"berth/internal/cri"
 	"berth/internal/images/image"
-	"berth/internal/stats"
-	"berth/internal/stream"
+	"berth/internal/serve/checkpoint"
+	"berth/internal/serve/cri"
+	"berth/internal/serve/stats"
+	"berth/internal/serve/stream"
 	"berth/test/sim"
 	"berth/test/world"
 )

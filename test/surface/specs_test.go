@@ -15,8 +15,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri"
 	"berth/internal/host/spec"
+	"berth/internal/serve/cri"
 )
 
 // hosts are what berth may run on, from one that can do little to one that can do much.

@@ -18,7 +18,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri"
+	"berth/internal/serve/cri"
 	"berth/test/command"
 	"berth/test/node"
 	"berth/test/testimage"

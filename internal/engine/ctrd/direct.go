@@ -19,7 +19,7 @@ import (
 
 	"berth/internal/base/connection"
 	"berth/internal/engine/aside"
-	"berth/internal/stream"
+	"berth/internal/serve/stream"
 )
 
 // Shim says how the shim of a container is reached without containerd: by the socket that containerd

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"berth/internal/base/connection"
-	"berth/internal/stream"
+	"berth/internal/serve/stream"
 )
 
 // processURL is the type under which shims expect the specification of a process.

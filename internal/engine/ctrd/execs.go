@@ -12,7 +12,7 @@ import (
 
 	"berth/internal/base/connection"
 	"berth/internal/host/pidfd"
-	"berth/internal/stream"
+	"berth/internal/serve/stream"
 )
 
 // execs are the processes of exec that can outlive their shim: those of containers whose pods share

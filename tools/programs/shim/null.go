@@ -63,7 +63,7 @@ func give(c *exec.Cmd, own *os.File) {
 }
 
 // newNull opens a null device that nobody else has, on a file system that is mounted in no place.
-// berth makes those of its probes in the same way, in a module of its own (internal/join): with
+// berth makes those of its probes in the same way, in a module of its own (internal/serve/join): with
 // that module as a dependency of this one, the versions that berth needs would decide those of the
 // programs that are pinned and built here.
 func newNull() (*os.File, error) {

@@ -14,7 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/base/event"
-	"berth/internal/stream"
+	"berth/internal/serve/stream"
 )
 
 // Config says where accesses are recorded.

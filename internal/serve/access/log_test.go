@@ -26,7 +26,7 @@ import (
 
 	"berth/internal/base/event"
 	"berth/internal/heart/pod"
-	"berth/internal/stream"
+	"berth/internal/serve/stream"
 )
 
 // told keeps the events that are noted.

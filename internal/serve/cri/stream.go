@@ -9,7 +9,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/stream"
+	"berth/internal/serve/stream"
 )
 
 // Streams is what the runtime service needs to run commands in containers.
