@@ -6,8 +6,8 @@ import (
 	"context"
 	"errors"
 
-	"berth/internal/adoption"
 	"berth/internal/base/config"
+	"berth/internal/daemon/adoption"
 	"berth/internal/engine/adopt"
 )
 

@@ -22,7 +22,7 @@ func TestAdoptionsUnderFaults(t *testing.T) {
 		name string
 		test func(*testing.T)
 	}
-	rooms := []string{"internal/engine/adopt", "internal/adoption", "test/e2e/adopt_test.go", "test/e2e/adoptfaults_test.go"}
+	rooms := []string{"internal/engine/adopt", "internal/daemon/adoption", "test/e2e/adopt_test.go", "test/e2e/adoptfaults_test.go"}
 	for _, f := range node.Share(t, "faults", 3, rooms,
 		fault{"killed", anAdoptionThatIsKilledGoesOn},
 		fault{"killed in a command", anAdoptionThatIsKilledInACommandGoesOn},
