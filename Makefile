@@ -196,7 +196,7 @@ page: ## Test the page of berth ui in a headless Chromium, with pictures of it i
 	@command -v chromium >/dev/null || { \
 	  ((EUID == 0)) || { echo "make page: there is no chromium: install it, or run this once as root" >&2; exit 1; }; \
 	  apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends chromium fonts-dejavu-core; }
-	go test $(TESTFLAGS) -count=$(or $(COUNT),1) -v ./internal/page ./$(BROWSER)
+	go test $(TESTFLAGS) -count=$(or $(COUNT),1) -v ./tools/page ./$(BROWSER)
 
 # An input that finds something new is made smaller ten times and no more: otherwise that takes all the
 # time, and a target that writes files tries five inputs in thirty seconds. One that was given few inputs

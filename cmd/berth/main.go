@@ -8,30 +8,30 @@ import (
 	"os"
 	"time"
 
-	"berth/internal/cli"
 	"berth/internal/daemon"
 	"berth/internal/serve/cri"
+	"berth/tools/ctl"
 )
 
 func main() {
-	root := cli.New(daemon.Serve, daemon.Adopt)
-	root.AddCommand(cli.Hidden(daemon.HolderCommand, "Keep exec and port-forward while berth is away", daemon.HoldStreams))
+	root := ctl.New(daemon.Serve, daemon.Adopt)
+	root.AddCommand(ctl.Hidden(daemon.HolderCommand, "Keep exec and port-forward while berth is away", daemon.HoldStreams))
 	err := root.Execute()
 	if err == nil {
 		return
 	}
 	if err.Error() == "" { // a command in a container has said all that there is to say
-		os.Exit(cli.ExitCode(err))
+		os.Exit(ctl.ExitCode(err))
 	}
 	// A standard error that nobody reads must not keep the process from ending.
 	written := make(chan struct{})
 	go func() {
-		fmt.Fprintln(os.Stderr, "berth:", cli.Visible(cri.Explain(err).Error()))
+		fmt.Fprintln(os.Stderr, "berth:", ctl.Visible(cri.Explain(err).Error()))
 		close(written)
 	}()
 	select {
 	case <-written:
 	case <-time.After(time.Second):
 	}
-	os.Exit(cli.ExitCode(err))
+	os.Exit(ctl.ExitCode(err))
 }

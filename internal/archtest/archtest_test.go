@@ -51,7 +51,7 @@ func TestRoomsImportNoSibling(t *testing.T) {
 		"internal/host/pins":        nil,
 		"internal/host/podfiles":    nil,
 		"internal/images/peer":      nil,
-		"internal/manifest":         nil,
+		"tools/manifest":            nil,
 		"internal/host/pidfd":       {"berth/internal/base/exit"}, // it reports facts
 		"internal/host/apparmor":    nil,
 
@@ -101,7 +101,7 @@ func TestGRPCIsImportedByFewRooms(t *testing.T) {
 }
 
 func TestFakesAreNotAPartOfBerth(t *testing.T) {
-	importers(t, []string{module + "/test"}, []string{"test", "internal/demo"}, "what only tests need stays out of the program; the demo makes its image as tests do")
+	importers(t, []string{module + "/test"}, []string{"test", "tools/demo"}, "what only tests need stays out of the program; the demo makes its image as tests do")
 }
 
 // CRI's messages are the words of the rooms that carry out what CRI asks for, and of no other.
@@ -125,7 +125,7 @@ func TestCRIMessagesStayOutOfTheRoomsBelow(t *testing.T) {
 func TestFewRoomsMount(t *testing.T) {
 	mounting := []string{"Mount", "Unmount", "MountSetattr", "MoveMount", "Fsmount", "OpenTree", "PivotRoot"}
 	for _, f := range source(t) {
-		if f.test || inside(f.room, "internal/host/podfiles", "internal/host/pins", "internal/host/namespace", "internal/engine/shims", "internal/images/imagestore", "internal/host/cgroup", "internal/serve/join", "internal/rootless", "test") {
+		if f.test || inside(f.room, "internal/host/podfiles", "internal/host/pins", "internal/host/namespace", "internal/engine/shims", "internal/images/imagestore", "internal/host/cgroup", "internal/serve/join", "tools/rootless", "test") {
 			continue
 		}
 		ast.Inspect(f.ast, func(n ast.Node) bool {

@@ -15,7 +15,7 @@ func TestNothingDecidesByTheTextOfAnError(t *testing.T) {
 	lists := map[string]string{
 		"internal/base/errkind/errkind.go": "what the kernel calls its errors, behind gRPC and in bbolt",
 		"internal/engine/ctrd/texts.go":    "what containerd, shims and OCI runtimes say",
-		"internal/cli/codes.go":            "which exit code a refusal of an OCI runtime is for a person",
+		"tools/ctl/codes.go":               "which exit code a refusal of an OCI runtime is for a person",
 	}
 	looks := []string{"Contains", "ContainsAny", "HasPrefix", "HasSuffix", "Index", "EqualFold", "Cut", "CutPrefix", "CutSuffix", "ToLower", "Fields", "Split"}
 	found := map[string]bool{}

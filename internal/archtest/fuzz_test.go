@@ -30,7 +30,7 @@ var fuzzed = map[string]string{
 	"checkpoint.ReadPod":         "FuzzPod",
 	"checkpoint.checkCore":       "FuzzCore",
 	"checkpoint.readPod":         "FuzzPod",
-	"cli.logReader.read":         "FuzzLog",
+	"ctl.logReader.read":         "FuzzLog",
 	"config.Parse":               "FuzzSettings",
 	"durable.CheckIndex":         "FuzzIndex",
 	"image.decode":               "FuzzListed",
@@ -65,8 +65,8 @@ var fuzzed = map[string]string{
 
 // unfuzzed are functions with the name of a parser that need no fuzz test, and why.
 var unfuzzed = map[string]string{
-	"cli.parsePorts":                 "it reads an argument of a command",
-	"cli.parseSince":                 "it reads an argument of a command",
+	"ctl.parsePorts":                 "it reads an argument of a command",
+	"ctl.parseSince":                 "it reads an argument of a command",
 	"imagestore.Store.parse":         "it finds the documents that parseConfig reads",
 	"imagestore.Store.parseTrusting": "it finds the documents that parseConfig reads",
 	"install.parse":                  "it reads a list of a release, whose sums are checked before",

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"berth/internal/base/event"
-	"berth/internal/page"
+	"berth/tools/page"
 )
 
 var began = time.Date(2026, 11, 23, 18, 0, 0, 0, time.UTC)

@@ -10,10 +10,10 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"berth/internal/demo"
 	"berth/test/command"
 	"berth/test/node"
 	"berth/test/testimage"
+	"berth/tools/demo"
 )
 
 // berth demo needs nothing but the archive of its image, shows how each container ends, and leaves

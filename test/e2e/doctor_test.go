@@ -20,9 +20,9 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/doctor"
-	"berth/internal/drill"
 	"berth/test/node"
+	"berth/tools/doctor"
+	"berth/tools/drill"
 )
 
 // drilling is a drill that runs, whose files are in a directory of the node's, which is searched for

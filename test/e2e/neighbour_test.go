@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/demo"
 	"berth/internal/engine/shims"
 	"berth/test/command"
 	"berth/test/node"
+	"berth/tools/demo"
 )
 
 // PROPERTIES 54: a user without root removes pods beside a berth of root's that has some. The user's berth

@@ -18,10 +18,10 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/demo"
 	"berth/internal/serve/cri"
 	"berth/test/node"
 	"berth/test/testimage"
+	"berth/tools/demo"
 )
 
 // imageOf writes the archive of the demo's image into the home directory of a user.

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"berth/internal/doctor"
-	"berth/internal/drill"
 	"berth/test/command"
+	"berth/tools/doctor"
+	"berth/tools/drill"
 )
 
 // A drill that may restart berth does so, and a bystander lives on. Where systemd makes the cgroups,

@@ -14,8 +14,8 @@ import (
 	"os/exec"
 	"runtime"
 
-	"berth/internal/demo"
 	"berth/test/testimage"
+	"berth/tools/demo"
 )
 
 func main() {

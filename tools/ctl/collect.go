@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctl
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/base/lane"
+	"berth/internal/base/version"
+	"berth/internal/serve/cri"
+	"berth/tools/page"
+)
+
+// liveTimeout is how long each question about how things are now may take. What is not answered is
+// left out, and the page says so.
+const liveTimeout = 5 * time.Second
+
+// collector asks the service for what the page shows. It is for one goroutine.
+type collector struct {
+	client     *cri.Client
+	since      time.Duration
+	history    *page.History
+	missing    string // what the history could not be asked for
+	unreadable int
+}
+
+func newCollector(c *cri.Client, since time.Duration) *collector {
+	return &collector{client: c, since: since, history: page.NewHistory()}
+}
+
+// model returns everything, of which what happened since the last call is asked for alone.
+func (c *collector) model(ctx context.Context) (page.Model, error) {
+	from := time.Now().Add(-c.since)
+	for {
+		b, err := c.client.Records(ctx, c.history.Last(), from)
+		if cri.IsUnimplemented(err) {
+			return page.Model{}, fmt.Errorf("the service keeps no history that it can be asked for; it is an earlier berth, or another runtime: %w", err)
+		}
+		if err != nil {
+			return page.Model{}, err
+		}
+		c.missing = b.Missing
+		for _, r := range b.Records {
+			if err := c.history.Add(r); err != nil {
+				c.unreadable++
+			}
+		}
+		c.history.Seen(b.Last)
+		if !b.More {
+			break
+		}
+	}
+	c.history.Forget(from)
+	live := c.live(ctx)
+	if err := ctx.Err(); err != nil {
+		return page.Model{}, err
+	}
+	m := c.history.Model(page.Window{From: from, To: time.Now()}, live)
+	m.Version = version.String()
+	m.Host, _ = os.Hostname()
+	if c.missing != "" {
+		m.Missing = append(m.Missing, "The history is not complete: "+c.missing+".")
+	}
+	if c.unreadable > 0 {
+		m.Missing = append(m.Missing, fmt.Sprintf("%d entries of the history could not be read.", c.unreadable))
+	}
+	return m, nil
+}
+
+// live asks how things are now.
+func (c *collector) live(ctx context.Context) *page.Live {
+	l := &page.Live{At: time.Now(), Pods: []page.PodUse{}, Held: []page.Held{}}
+	ask := func(what string, f func(ctx context.Context) error) {
+		ctx, cancel := context.WithTimeout(ctx, liveTimeout)
+		defer cancel()
+		if err := f(ctx); err != nil {
+			l.Missing = append(l.Missing, fmt.Sprintf("%s could not be asked for: %v", what, cri.Explain(err)))
+		}
+	}
+	ask("Whether the node is ready", func(ctx context.Context) error {
+		st, err := c.client.RuntimeServiceClient.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
+		for _, cond := range st.GetStatus().GetConditions() {
+			l.Conditions = append(l.Conditions, page.Condition{Name: cond.GetType(), Ready: cond.GetStatus(), Why: cond.GetMessage()})
+		}
+		_ = json.Unmarshal([]byte(st.GetInfo()["warnings"]), &l.Warnings) // another runtime has none
+		return err
+	})
+	pods, rowOf := map[string]*page.PodUse{}, map[string]string{} // by row; by the ID of a sandbox
+	ask("The list of pods", func(ctx context.Context) error {
+		list, err := c.client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+		for _, p := range list.GetItems() {
+			name := p.GetMetadata().GetNamespace() + "/" + p.GetMetadata().GetName()
+			rowOf[p.GetId()] = name
+			if pods[name] == nil {
+				pods[name] = &page.PodUse{Row: name}
+			}
+			if p.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY {
+				pods[name].Ready = true
+				l.Node.PodsReady++
+			}
+		}
+		return err
+	})
+	c.containers(ask, pods, rowOf, l)
+	ask("What pods use", func(ctx context.Context) error {
+		list, err := c.client.ListPodSandboxStats(ctx, &runtimeapi.ListPodSandboxStatsRequest{})
+		for _, s := range list.GetStats() {
+			p := pods[rowOf[s.GetAttributes().GetId()]]
+			if p == nil {
+				continue // it came meanwhile
+			}
+			p.NanoCores = number(s.GetLinux().GetCpu().GetUsageNanoCores())
+			p.Memory = number(s.GetLinux().GetMemory().GetWorkingSetBytes())
+			l.Node.NanoCores += s.GetLinux().GetCpu().GetUsageNanoCores().GetValue()
+			l.Node.Memory += s.GetLinux().GetMemory().GetWorkingSetBytes().GetValue()
+		}
+		return err
+	})
+	ask("What is held", func(ctx context.Context) error {
+		raw, err := c.client.Lanes(ctx)
+		if err != nil {
+			return err
+		}
+		var lanes []lane.Lane
+		if err := json.Unmarshal(raw, &lanes); err != nil {
+			return err
+		}
+		for _, x := range lanes {
+			l.Held = append(l.Held, page.Held{
+				ID:    x.ID,
+				Step:  fmt.Sprint(x.Head),
+				State: x.State,
+				Since: x.Since,
+				Until: x.Until,
+				Tries: x.Tries,
+				Err:   x.Err,
+				Text:  explainLane(x),
+			})
+		}
+		return nil
+	})
+	for _, p := range pods {
+		l.Pods = append(l.Pods, *p)
+	}
+	slices.SortFunc(l.Pods, func(x, y page.PodUse) int { return strings.Compare(x.Row, y.Row) })
+	machine(&l.Node)
+	return l
+}
+
+// containers asks for the state of containers, and for what they use. Of those with one name in a pod
+// it takes the latest.
+func (c *collector) containers(ask func(string, func(context.Context) error), pods map[string]*page.PodUse, rowOf map[string]string, l *page.Live) {
+	type at struct {
+		pod *page.PodUse
+		i   int
+	}
+	byID := map[string]at{}
+	ask("The list of containers", func(ctx context.Context) error {
+		list, err := c.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+		newest := map[string]int64{}
+		for _, ct := range list.GetContainers() {
+			p := pods[rowOf[ct.GetPodSandboxId()]]
+			if p == nil {
+				continue
+			}
+			state := strings.ToLower(strings.TrimPrefix(ct.GetState().String(), "CONTAINER_"))
+			if state == "running" {
+				l.Node.Running++
+			}
+			name := ct.GetMetadata().GetName()
+			key := p.Row + "/" + name
+			i := slices.IndexFunc(p.Containers, func(u page.ContainerUse) bool { return u.Name == name })
+			switch {
+			case i < 0:
+				i = len(p.Containers)
+				p.Containers = append(p.Containers, page.ContainerUse{Name: name, State: state})
+			case ct.GetCreatedAt() < newest[key]:
+				continue
+			default:
+				p.Containers[i] = page.ContainerUse{Name: name, State: state}
+			}
+			newest[key] = ct.GetCreatedAt()
+			byID[ct.GetId()] = at{p, i}
+		}
+		return err
+	})
+	ask("What containers use", func(ctx context.Context) error {
+		list, err := c.client.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{})
+		for _, s := range list.GetStats() {
+			a, ok := byID[s.GetAttributes().GetId()]
+			if !ok || a.pod.Containers[a.i].State != "running" {
+				continue
+			}
+			u := &a.pod.Containers[a.i]
+			u.NanoCores = number(s.GetCpu().GetUsageNanoCores())
+			u.Memory = number(s.GetMemory().GetWorkingSetBytes())
+			u.Disk = number(s.GetWritableLayer().GetUsedBytes())
+			if free := s.GetMemory().GetAvailableBytes(); free != nil && u.Memory != nil {
+				limit := free.GetValue() + *u.Memory
+				u.Limit = &limit
+			}
+		}
+		return err
+	})
+}
+
+// number returns a number of CRI, nil if it is not known.
+func number(v *runtimeapi.UInt64Value) *uint64 {
+	if v == nil {
+		return nil
+	}
+	n := v.GetValue()
+	return &n
+}
+
+// machine reads what the kernel says of the whole machine, which is that of the socket. What it does
+// not say is 0.
+func machine(n *page.NodeUse) {
+	n.CPUs = runtime.NumCPU()
+	if b, err := os.ReadFile("/proc/loadavg"); err == nil {
+		if f := strings.Fields(string(b)); len(f) > 0 {
+			n.Load1, _ = strconv.ParseFloat(f[0], 64)
+		}
+	}
+	b, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return
+	}
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if len(f) < 2 {
+			continue
+		}
+		kib, _ := strconv.ParseUint(f[1], 10, 64)
+		switch f[0] {
+		case "MemTotal:":
+			n.MemTotal = kib << 10
+		case "MemAvailable:":
+			n.MemFree = kib << 10
+		}
+	}
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctl
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/base/event"
+	"berth/internal/serve/cri"
+)
+
+// endedState is the state of a container or pod whose process has ended, which is not on record
+// yet. CRI has no word for it: it says RUNNING or READY until the end is on the disk, which may
+// take as long as the disk cannot be written.
+const endedState = "ENDED"
+
+// ends are what is known of ends that are not on record yet, by ID. They are asked for before a
+// list: an end that comes on record meanwhile is in the list.
+type ends map[string]event.Exit
+
+// endsOf asks for the ends that are not on record. Another runtime does not tell of any.
+func endsOf(ctx context.Context, c *cri.Client) (ends, error) {
+	e, err := c.Ended(ctx)
+	if cri.IsUnimplemented(err) {
+		return nil, nil
+	}
+	return e, err
+}
+
+// state returns the state of a container or pod, of which CRI says state.
+func (e ends) state(id string, state fmt.Stringer) string {
+	w := word(state.String())
+	if _, ok := e[id]; ok && w != "EXITED" && w != "NOTREADY" {
+		return endedState
+	}
+	return w
+}
+
+// runs reports whether a container runs.
+func (e ends) runs(ct *runtimeapi.Container) bool {
+	return e.state(ct.GetId(), ct.GetState()) == "RUNNING"
+}
+
+// text describes the end of a container that has ended.
+func (e ends) text(id string) string {
+	x := e[id]
+	if !x.Measured {
+		return "not on record yet"
+	}
+	return fmt.Sprintf("%d, %s, not on record yet", x.Code, age(x.Ended.UnixNano()))
+}
+
+// container is a container for programs, as CRI has it, with its end if that is not on record yet.
+type container struct {
+	*runtimeapi.Container
+	ended *event.Exit
+}
+
+// MarshalJSON writes the container of CRI's with its end beside it.
+func (c container) MarshalJSON() ([]byte, error) {
+	b, err := marshal(c.Container)
+	if err != nil || c.ended == nil {
+		return b, err
+	}
+	all := map[string]any{}
+	if err := json.Unmarshal(b, &all); err != nil {
+		return nil, err
+	}
+	all["ended"] = c.ended
+	return json.Marshal(all)
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctl
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/history/recorder"
+	"berth/internal/serve/cri"
+)
+
+// turns are the kinds of entries that say what became of a sandbox or container, or of the node.
+var turns = []string{
+	"SandboxReady", "SandboxNotMade", "ContainerCreated", "ContainerNotMade", "ContainerRunning", "StartFailed", "StopRequested",
+	"ExitSettled", "ExitCorrected", "CodesDiffer", "ExitRecalled", "ContainerCrashed", "OOMKillSurvived", "ShimDied",
+	"RemovalRequested", "Removed",
+	"ImagePulled", "ImageNotPulled", "ImageRefused", "AccessBegan", "AccessRefused",
+	"BerthStarted", "BerthStopped", "ContainerdLost", "EntriesLost",
+}
+
+func (a *app) eventsCommand() *cobra.Command {
+	var since time.Duration
+	cmd := &cobra.Command{
+		Use:   "events",
+		Short: "Print what becomes of containers and pods on the node, as it happens",
+		Long: "Print what becomes of containers and pods on the node, as it happens, from the timeline; --since begins earlier. It is what `berth\n" +
+			"timeline --node -f` prints without the steps in between. Of another runtime, it prints the events that CRI has.",
+		Args: cobra.NoArgs,
+	}
+	cmd.Flags().DurationVar(&since, "since", 0, "begin with what happened so long ago, such as 2h")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+			err := a.turns(ctx, c, cmd.OutOrStdout(), time.Now().Add(-since))
+			if cri.IsUnimplemented(err) {
+				return a.containerEvents(ctx, c, cmd.OutOrStdout())
+			}
+			return err
+		})
+	}
+	return cmd
+}
+
+// turns prints entries from an instant on, until ctx ends.
+func (a *app) turns(ctx context.Context, c *cri.Client, w io.Writer, from time.Time) error {
+	lines := timelineLines{w: w, node: true, day: time.Now().Format(time.DateOnly)}
+	q := recorder.Query{Since: from}
+	for {
+		raw, err := c.History(ctx, q)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		var h cri.History
+		if err := json.Unmarshal(raw, &h); err != nil {
+			return err
+		}
+		h.Entries = slices.DeleteFunc(h.Entries, func(e recorder.Entry) bool {
+			return e.Kind != "" && !slices.Contains(turns, e.Kind) // what has no kind says what is missing
+		})
+		if a.output == "table" {
+			lines.print(h, false)
+		} else {
+			for _, e := range h.Entries {
+				if err := a.print(w, e, nil); err != nil {
+					return err
+				}
+			}
+		}
+		q.After = max(q.After, h.Last)
+		if !pause(ctx, followEvery) {
+			return nil
+		}
+	}
+}
+
+// containerEvents prints the events of CRI, until ctx ends.
+func (a *app) containerEvents(ctx context.Context, c *cri.Client, w io.Writer) error {
+	stream, err := c.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
+	if err != nil {
+		return err
+	}
+	for {
+		ev, err := stream.Recv()
+		if ctx.Err() != nil || errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if a.output == "table" {
+			fmt.Fprintln(w, eventLine(ev))
+		} else if err := a.print(w, ev, nil); err != nil {
+			return err
+		}
+	}
+}
+
+func eventLine(ev *runtimeapi.ContainerEventResponse) string {
+	m := ev.GetPodSandboxStatus().GetMetadata()
+	name, end := "(sandbox)", ""
+	for _, st := range ev.GetContainersStatuses() {
+		if st.GetId() != ev.GetContainerId() {
+			continue
+		}
+		name = st.GetMetadata().GetName()
+		if ev.GetContainerEventType() == runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT {
+			end = fmt.Sprintf("  code %d %s", st.GetExitCode(), st.GetReason())
+		}
+	}
+	return fmt.Sprintf("%s  %-8s %s  %s/%s/%s%s",
+		time.Unix(0, ev.GetCreatedAt()).Format("15:04:05.000000"),
+		strings.TrimSuffix(word(ev.GetContainerEventType().String()), "_EVENT"),
+		short(ev.GetContainerId()),
+		m.GetNamespace(),
+		m.GetName(),
+		name,
+		end)
+}

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctl
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/images/image"
+	"berth/internal/serve/cri"
+)
+
+func (a *app) imagesCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "images",
+		Short: "List images, with what uses them and what their removal frees; remove or prune them",
+		Long: "List images. SIZE is what the image has in its registry, DISK what it takes here together with what it shares with\n" +
+			"others, and FREES what its removal gives back. An artifact is not run, but mounted by containers as a volume, and from a checkpoint a container is restored. A pinned image is left by the kubelet's garbage collection and by prune.",
+		Args: cobra.NoArgs,
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+			list, err := c.Images(ctx)
+			if cri.IsUnimplemented(err) {
+				return a.plainImages(ctx, cmd, c)
+			}
+			if err != nil {
+				return err
+			}
+			return a.print(cmd.OutOrStdout(), map[string]any{"images": list}, func(w *tabwriter.Writer) {
+				fmt.Fprintln(w, "IMAGE\tNAME\tKIND\tSIZE\tDISK\tFREES\tAGE\tPINNED\tUSED BY")
+				for _, i := range list {
+					for _, n := range names(i.RepoTags, i.RepoDigests) {
+						fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+							short(i.ID),
+							n,
+							kind(i),
+							size(i.Size),
+							amount(i.Disk),
+							amount(i.Frees),
+							age(nanoseconds(i.Created)),
+							pinned(i.Pins),
+							few(i.Users))
+					}
+				}
+			})
+		})
+	}
+	cmd.AddCommand(a.imagesRmCommand(), a.imagesPruneCommand(), a.imagesAllowedCommand(), a.verifyCommand())
+	return cmd
+}
+
+// plainImages lists images as CRI has them, for a runtime that is not berth or an earlier one.
+func (a *app) plainImages(ctx context.Context, cmd *cobra.Command, c *cri.Client) error {
+	list, err := c.ListImages(ctx, &runtimeapi.ListImagesRequest{})
+	if err != nil {
+		return err
+	}
+	return a.print(cmd.OutOrStdout(), list, func(w *tabwriter.Writer) {
+		fmt.Fprintln(w, "IMAGE\tNAME\tSIZE")
+		for _, i := range list.GetImages() {
+			for _, n := range names(i.GetRepoTags(), i.GetRepoDigests()) {
+				fmt.Fprintf(w, "%s\t%s\t%s\n", short(i.GetId()), n, size(i.GetSize()))
+			}
+		}
+	})
+}
+
+// names are those that an image is listed with: its tags, or else a digest.
+func names(tags, digests []string) []string {
+	if len(tags) > 0 {
+		return tags
+	}
+	return append(slices.Clone(digests), "<none>")[:1]
+}
+
+// kind says whether an image is one to run, an artifact to mount, or a checkpoint to restore.
+func kind(i image.Listed) string {
+	switch {
+	case i.Artifact != "":
+		return "artifact"
+	case i.Checkpoint:
+		return "checkpoint"
+	}
+	return "image"
+}
+
+// amount is size for a number of bytes that cannot be negative.
+func amount(n int64) string { return size(uint64(max(n, 0))) }
+
+func nanoseconds(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
+}
+
+// pinned says why an image is pinned, for a table.
+func pinned(pins []image.Pin) string {
+	words := make([]string, 0, len(pins))
+	for _, p := range pins {
+		words = append(words, string(p))
+	}
+	return cmp.Or(strings.Join(words, ", "), "-")
+}
+
+// few names the first two of many.
+func few(all []string) string {
+	const most = 2
+	switch {
+	case len(all) == 0:
+		return "-"
+	case len(all) > most:
+		return oneLine(fmt.Sprintf("%s and %d more", strings.Join(all[:most], ", "), len(all)-most))
+	}
+	return oneLine(strings.Join(all, ", "))
+}
+
+func (a *app) imagesRmCommand() *cobra.Command {
+	rm := &cobra.Command{
+		Use:   "rm IMAGE...",
+		Short: "Remove images, also pinned ones",
+		Args:  cobra.MinimumNArgs(1),
+
+		ValidArgsFunction: a.complete(images),
+	}
+	rm.RunE = func(cmd *cobra.Command, args []string) error {
+		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+			return each(ctx, cmd.OutOrStdout(), args, func(arg string) error {
+				spec := &runtimeapi.ImageSpec{Image: arg}
+				st, err := c.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec})
+				if err == nil && st.GetImage() == nil {
+					return fmt.Errorf("image %s is not on this node", arg)
+				}
+				if err == nil && st.GetImage().GetPinned() {
+					fmt.Fprintf(cmd.ErrOrStderr(), "%s is pinned; it is removed since it was named\n", arg)
+				}
+				_, err = c.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: spec})
+				return err
+			})
+		})
+	}
+	return rm
+}
+
+func (a *app) imagesPruneCommand() *cobra.Command {
+	var dryRun bool
+	var olderThan time.Duration
+	cmd := &cobra.Command{
+		Use:   "prune",
+		Short: "Remove all images that no container uses",
+		Long: "Remove all images that no container uses, in whatever state it is, that are not pinned, not being pulled, and that came\n" +
+			"to this node longer ago than --older-than: as the kubelet's garbage collection does when the disk is full. What pulls\n" +
+			"that were cut off have left for the next ones is removed as well.",
+		Args: cobra.NoArgs,
+	}
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "remove nothing, and print what would be removed")
+	cmd.Flags().DurationVar(&olderThan, "older-than", 2*time.Minute, "leave images that came to this node since; a pod may be about to use them")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if olderThan < 0 {
+			return fmt.Errorf("--older-than %s is less than 0", olderThan)
+		}
+		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+			p, err := c.PruneImages(ctx, dryRun, olderThan)
+			if err != nil {
+				return err
+			}
+			err = a.print(cmd.OutOrStdout(), p, func(w *tabwriter.Writer) {
+				fmt.Fprintln(w, "IMAGE\tNAME\tFREES")
+				for _, i := range p.Images {
+					if i.Error == "" {
+						fmt.Fprintf(w, "%s\t%s\t%s\n", short(i.ID), names(i.Names, nil)[0], amount(i.Bytes))
+					}
+				}
+				verb := "were freed"
+				if dryRun {
+					verb = "would be freed"
+				}
+				if p.Kept > 0 {
+					fmt.Fprintf(w, "-\twhat pulls that were cut off have left\t%s\n", amount(p.Kept))
+				}
+				fmt.Fprintf(w, "%s %s; %d images are used, %d pinned, %d too young\n", amount(p.Bytes), verb, p.Used, p.Pinned, p.Young)
+			})
+			for _, i := range p.Images {
+				if i.Error != "" {
+					err = errors.Join(err, fmt.Errorf("image %s: %s", names(i.Names, []string{i.ID})[0], i.Error))
+				}
+			}
+			return err
+		})
+	}
+	return cmd
+}
+
+// size writes a number of bytes with at most four digits below 10 GiB.
+func size(n uint64) string {
+	for _, u := range []string{"B", "KiB", "MiB", "GiB"} {
+		if n < 10*1024 || u == "GiB" {
+			return fmt.Sprintf("%d %s", n, u)
+		}
+		n /= 1024
+	}
+	return ""
+}
+
+func (a *app) pullCommand() *cobra.Command {
+	var creds string
+	cmd := &cobra.Command{Use: "pull IMAGE", Short: "Pull an image from its registry", Args: cobra.ExactArgs(1)}
+	cmd.Flags().StringVar(&creds, "creds", "", "USER:PASSWORD for the registry")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		var auth *runtimeapi.AuthConfig
+		if creds != "" {
+			user, pass, ok := strings.Cut(creds, ":")
+			if !ok {
+				return errors.New("--creds is not USER:PASSWORD")
+			}
+			auth = &runtimeapi.AuthConfig{Username: user, Password: pass}
+		}
+		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+			defer pullProgress(ctx, c, args[0])()
+			resp, err := c.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: args[0]}, Auth: auth})
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), resp.GetImageRef())
+			return nil
+		})
+	}
+	return cmd
+}
+
+func (a *app) importCommand() *cobra.Command {
+	var ref string
+	cmd := &cobra.Command{Use: "import FILE", Short: "Import images from an OCI or docker archive", Args: cobra.ExactArgs(1)}
+	cmd.Flags().StringVar(&ref, "ref", "", "name for the image that has none in the archive, or for the only one")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		path, err := filepath.Abs(args[0])
+		if err != nil {
+			return err
+		}
+		what := "importing " + args[0]
+		if st, err := os.Stat(path); err == nil { // if not, the service says why
+			what += ", " + size(uint64(st.Size())) //nolint:gosec // not negative
+		}
+		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+			defer importProgress(ctx, c, what, path)()
+			in, err := c.Import(ctx, path, ref)
+			for _, n := range in.Names {
+				fmt.Fprintln(cmd.OutOrStdout(), n)
+			}
+			for _, why := range in.LeftOut {
+				fmt.Fprintln(cmd.ErrOrStderr(), "left out:", Visible(why))
+			}
+			return err
+		})
+	}
+	return cmd
+}

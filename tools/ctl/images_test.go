@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctl
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/images/image"
+	"berth/internal/serve/cri"
+)
+
+func TestImagesAreListedWithWhatUsesThem(t *testing.T) {
+	f := newFake()
+	at := serveFake(t, f)
+	out, problem := berth(t, at, "images")
+	says(t, "images", out, "busybox:1", "5120 KiB", "9216 KiB", "3072 KiB", "3h ago", "configuration, archive", "a/b/c, d/e/f and 1 more", "x@sha256:1", "artifact")
+	if problem != "" {
+		t.Error(problem)
+	}
+	out, _ = berth(t, at, "images", "-o", "json")
+	var doc struct {
+		Images []struct {
+			ID       string
+			RepoTags []string
+			Size     string // as CRI's messages are written in JSON
+			Frees    int64
+			Users    []string
+			Created  time.Time
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &doc); err != nil || len(doc.Images) != 2 || doc.Images[0].Size != "5242880" || doc.Images[0].Frees != 3<<20 ||
+		len(doc.Images[0].Users) != 3 || doc.Images[0].Created.IsZero() || !slices.Equal(doc.Images[0].RepoTags, []string{"busybox:1"}) {
+		t.Errorf("%+v %v\n%s", doc, err, out)
+	}
+	f.plain = true // another runtime
+	out, problem = berth(t, at, "images")
+	says(t, "images of another runtime", out, "busybox:1", "5120 KiB", "x@sha256:1")
+	if problem != "" || strings.Contains(out, "FREES") {
+		t.Errorf("%s\n%s", problem, out)
+	}
+}
+
+func TestPruneSaysWhatItFrees(t *testing.T) {
+	f := newFake()
+	at := serveFake(t, f)
+	out, problem := berth(t, at, "images", "prune", "--dry-run")
+	says(t, "a dry run", out, "old:1", "7168 KiB would be freed", "2 images are used, 1 pinned")
+	says(t, "what cannot be removed", problem, "stuck:1", "the disk is read-only")
+	out, _ = berth(t, at, "images", "prune", "--older-than", "1h")
+	says(t, "a run", out, "7168 KiB were freed")
+	if want := []string{"prune true 2m0s", "prune false 1h0m0s"}; !slices.Equal(f.calls, want) {
+		t.Errorf("%q, want %q", f.calls, want)
+	}
+	_, problem = berth(t, at, "images", "prune", "--older-than", "-1s")
+	says(t, "an age below 0", problem, "--older-than")
+}
+
+func TestAPinnedImageThatIsNamedIsRemoved(t *testing.T) {
+	f := newFake()
+	f.images["busybox"] = &runtimeapi.Image{Pinned: true}
+	out, problem := berth(t, serveFake(t, f), "images", "rm", "busybox")
+	says(t, "images rm", out, "busybox is pinned")
+	if problem != "" {
+		t.Error(problem)
+	}
+	out, problem = berth(t, serveFake(t, f), "images", "rm", "absent")
+	says(t, "images rm of what is not there", problem, "not on this node")
+	if strings.Contains(out, "absent") {
+		t.Errorf("it was removed: %s", out)
+	}
+}
+
+func TestDfSaysWhatTakesTheSpace(t *testing.T) {
+	out, problem := berth(t, serveFake(t, newFake()), "df")
+	says(t, "df", out, "images", "70 MiB", "40 MiB", "1024 KiB and 1 not measured", "/var/lib/berth: 20 GiB of 50 GiB are free")
+	if problem != "" {
+		t.Error(problem)
+	}
+}
+
+// inFlight are transfers of each kind.
+func inFlight() []image.Transfer {
+	since := time.Now().Add(-90 * time.Second)
+	return []image.Transfer{
+		{Image: "registry.example/a:1", Kind: image.KindPull, State: image.StateFetching, Since: since,
+			Progress: image.Progress{Total: 40 << 20, Fetched: 10 << 20, Blobs: 5, Complete: 2}, Waiters: []string{"team/web", "", ""}},
+		{Image: "registry.example/b:1", Kind: image.KindPull, State: image.StateUnpacking, Since: since,
+			Progress: image.Progress{Total: 40 << 20, Fetched: 40 << 20, Blobs: 5, Complete: 5}, Unpacking: 2, Waiters: []string{""}},
+		{Image: "registry.example/c:1", Kind: image.KindPull, State: image.StateWaiting, Since: since, Archive: "/preload/\x1b[2J.tar", Waiters: []string{"team/db"}},
+		{Image: "registry.example/d:1", Kind: image.KindPull, State: image.StateFetching, Since: since, Problem: "containerd does\nnot answer"},
+		{Image: "/preload/x.tar", Kind: image.KindPreload, State: image.StateFetching, Since: since, Progress: image.Progress{Total: 100, Fetched: 50}},
+	}
+}
+
+func TestPullsSayHowFarTheyAre(t *testing.T) {
+	f := newFake()
+	at := serveFake(t, f)
+	if out, problem := berth(t, at, "pulls"); !strings.HasPrefix(out, "IMAGE") || problem != "" {
+		t.Errorf("%s\n%s", out, problem)
+	}
+	f.transfers = inFlight()
+	out, _ := berth(t, at, "pulls")
+	says(t, "pulls", out, "registry.example/a:1", "10 MiB of 40 MiB (25%)", "2 of 5", "1m ago", "team/web, 2 clients",
+		"unpacking, 2 unpacking", "a client", `waits for "/preload/\x1b[2J.tar"`, `"containerd does\nnot answer"`, "/preload/x.tar", "50 B of 100 B (50%)")
+	if strings.Contains(out, "\x1b") {
+		t.Errorf("%q acts on a terminal", out)
+	}
+	_, problem := berth(t, at, "pulls", "--watch", "--interval", "1ms")
+	says(t, "a short interval", problem, "--interval")
+}
+
+// Watching a terminal, the list takes the place of the one before, and nothing that an image or an
+// archive is called acts on the terminal.
+func TestPullsAreRedrawnInPlace(t *testing.T) {
+	f := newFake()
+	f.transfers = inFlight()
+	c, err := cri.Dial(serveFake(t, f))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var b bytes.Buffer
+	if err := (&app{output: "table"}).redraw(t.Context(), &b, c); err != nil {
+		t.Fatal(err)
+	}
+	text, whole := strings.CutPrefix(b.String(), homeCursor)
+	text, all := strings.CutSuffix(text, clearRest)
+	if !whole || !all || strings.Contains(strings.ReplaceAll(text, clearLine+"\r\n", "\n"), "\x1b") || strings.Count(text, clearLine+"\r\n") != 6 {
+		t.Errorf("%q", b.String())
+	}
+}
+
+// Watching ends with Ctrl-C, which is not an error.
+func TestWatchingEnds(t *testing.T) {
+	f := newFake()
+	at := serveFake(t, f)
+	ctx, cancel := context.WithCancel(t.Context())
+	cmd := New(nil, nil)
+	var b bytes.Buffer
+	cmd.SetOut(&b)
+	cmd.SetArgs([]string{"--endpoint", at, "pulls", "--watch", "--interval", "100ms", "-o", "json"})
+	done := make(chan error)
+	go func() { done <- cmd.ExecuteContext(ctx) }()
+	for looks := 0; looks < 2; {
+		time.Sleep(10 * time.Millisecond)
+		f.mu.Lock()
+		looks = len(f.calls)
+		f.mu.Unlock()
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

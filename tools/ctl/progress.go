@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctl
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/term"
+
+	"berth/internal/images/image"
+	"berth/internal/serve/cri"
+)
+
+// stage is how far something has come.
+type stage struct {
+	done, total int64  // bytes; total is 0 if they are not known
+	text        string // for a person; "" for none
+}
+
+// progress shows on a terminal that something is going on, until the function that it returns is
+// called.
+func progress(what string) (done func()) {
+	return showOnTerminal(what, func(context.Context) stage { return stage{} })
+}
+
+// pullProgress shows on a terminal how much of an image was pulled, until the function that it
+// returns is called. A service that cannot say it, as an earlier version, costs the bytes alone.
+func pullProgress(ctx context.Context, c *cri.Client, ref string) (done func()) {
+	return showOnTerminal("pulling "+ref, asked(ctx, func(ctx context.Context) stage {
+		p, err := c.PullProgress(ctx, ref)
+		if err != nil {
+			return stage{}
+		}
+		return pulled(p)
+	}))
+}
+
+// importProgress is pullProgress for an archive.
+func importProgress(ctx context.Context, c *cri.Client, what, path string) (done func()) {
+	return showOnTerminal(what, asked(ctx, func(ctx context.Context) stage {
+		p, err := c.ImportProgress(ctx, path)
+		if err != nil {
+			return stage{}
+		}
+		return imported(p)
+	}))
+}
+
+func showOnTerminal(what string, ask func(context.Context) stage) (done func()) {
+	if !term.IsTerminal(int(os.Stderr.Fd())) { //nolint:gosec // a descriptor
+		return func() {}
+	}
+	return show(os.Stderr, columns, what, ask)
+}
+
+// columns is the width of the terminal, or 0 if it is not known.
+func columns() int {
+	n, _, err := term.GetSize(int(os.Stderr.Fd())) //nolint:gosec // a descriptor
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// asked is a question that ends with the command, too.
+func asked(ctx context.Context, ask func(context.Context) stage) func(context.Context) stage {
+	return func(stop context.Context) stage {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(stop, cancel)()
+		return ask(ctx)
+	}
+}
+
+// pulled says how far a pull has come.
+func pulled(p *image.Progress) stage {
+	switch {
+	case p == nil || p.Total <= 0:
+		return stage{}
+	case p.Fetched >= p.Total:
+		return stage{p.Total, p.Total, size(uint64(p.Total)) + " are here, unpacking"}
+	}
+	return stage{p.Fetched, p.Total, fmt.Sprintf("%s, %d of %d blobs are complete", share(p), p.Complete, p.Blobs)}
+}
+
+// imported says how far an import has come.
+func imported(p *image.Progress) stage {
+	switch {
+	case p == nil || p.Total <= 0:
+		return stage{}
+	case p.Fetched >= p.Total:
+		return stage{p.Total, p.Total, size(uint64(p.Total)) + " are read, unpacking"}
+	}
+	return stage{p.Fetched, p.Total, share(p)}
+}
+
+// share is how much of the bytes is here.
+func share(p *image.Progress) string {
+	return fmt.Sprintf("%s of %s (%d%%)", size(uint64(max(p.Fetched, 0))), size(uint64(p.Total)), p.Fetched*100/p.Total) //nolint:gosec // not negative
+}
+
+// The narrowest bar that says something, and the widest.
+const (
+	leastBar = 8
+	mostBar  = 40
+)
+
+// line is what a terminal with so many columns shows; 0 are not known. There is a bar if it fits
+// beside the text. A terminal that is too narrow for the text shows its beginning.
+func line(columns int, what string, s stage, seconds int) string {
+	text := what
+	if s.text != "" {
+		text += ": " + s.text
+	}
+	text = Visible(text)
+	text += fmt.Sprintf(" ... %ds", seconds)
+	if columns <= 0 {
+		return text
+	}
+	room := columns - 1 - utf8.RuneCountInString(text) // the last column stays free, or the terminal wraps
+	if room < 0 {
+		return string([]rune(text)[:columns-1])
+	}
+	width := min(room-len("[] "), mostBar)
+	if s.total <= 0 || width < leastBar {
+		return text
+	}
+	full := int(float64(width) * float64(min(max(s.done, 0), s.total)) / float64(s.total))
+	return "[" + strings.Repeat("#", full) + strings.Repeat(".", width-full) + "] " + text
+}
+
+// show keeps one line of a terminal: what is going on, what ask says about it, and since when. It
+// ends, and clears the line, when the function that it returns is called, which ends the context of
+// ask, too.
+func show(w io.Writer, columns func() int, what string, ask func(ctx context.Context) stage) (done func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		began := time.Now()
+		t := time.NewTicker(200 * time.Millisecond)
+		defer t.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				fmt.Fprint(w, "\r\x1b[K")
+				return
+			case <-t.C:
+			}
+			s := ask(ctx)
+			if ctx.Err() != nil {
+				continue
+			}
+			fmt.Fprint(w, "\r\x1b[K", line(columns(), what, s, int(time.Since(began).Seconds())))
+		}
+	})
+	return func() { cancel(); wg.Wait() }
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctl
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"berth/internal/images/image"
+	"berth/internal/serve/cri"
+)
+
+func (a *app) pullsCommand() *cobra.Command {
+	var watch bool
+	var interval time.Duration
+	cmd := &cobra.Command{
+		Use:   "pulls",
+		Short: "List the images that are being pulled or imported, how far, and who waits",
+		Long: "List the images that are on their way to this node, whoever asked for them: how many of their bytes and of their parts\n" +
+			"(blobs: layers, and what describes the image) are here, since when, and which pods wait.",
+		Args: cobra.NoArgs,
+	}
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "list them again and again, until Ctrl-C")
+	cmd.Flags().DurationVar(&interval, "interval", time.Second, "time between two looks of --watch")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if interval < 100*time.Millisecond {
+			return fmt.Errorf("--interval %s is less than 100ms", interval)
+		}
+		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+			if !watch {
+				return a.pulls(ctx, cmd.OutOrStdout(), c)
+			}
+			show := func() error { return a.pulls(ctx, cmd.OutOrStdout(), c) }
+			if out, ok := raw(cmd.OutOrStdout()).(*os.File); ok && a.output == "table" && term.IsTerminal(descriptor(out)) {
+				fmt.Fprint(out, enterScreen)
+				defer fmt.Fprint(out, leaveScreen)
+				show = func() error { return a.redraw(ctx, out, c) }
+			}
+			for {
+				if err := show(); err != nil {
+					if ctx.Err() != nil {
+						return nil // Ctrl-C is how it ends
+					}
+					return err
+				}
+				if !pause(ctx, interval) {
+					return nil
+				}
+			}
+		})
+	}
+	return cmd
+}
+
+// redraw lists the transfers in the place of what a terminal shows.
+func (a *app) redraw(ctx context.Context, w io.Writer, c *cri.Client) error {
+	var b bytes.Buffer
+	if err := a.pulls(ctx, &b, c); err != nil {
+		return err
+	}
+	text := strings.ReplaceAll(Visible(b.String()), "\n", clearLine+"\r\n")
+	_, err := fmt.Fprint(w, homeCursor, text, clearRest)
+	return err
+}
+
+func (a *app) pulls(ctx context.Context, out io.Writer, c *cri.Client) error {
+	list, err := c.Transfers(ctx)
+	if err != nil {
+		return err
+	}
+	return a.print(out, list, func(w *tabwriter.Writer) {
+		fmt.Fprintln(w, "IMAGE\tKIND\tSTATE\tHERE\tBLOBS\tBEGAN\tFOR")
+		for _, t := range list {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+				oneLine(t.Image),
+				t.Kind,
+				transferState(t),
+				here(t),
+				blobs(t),
+				age(nanoseconds(t.Since)),
+				waiters(t.Waiters))
+		}
+	})
+}
+
+// transferState says what a transfer does, for a table.
+func transferState(t image.Transfer) string {
+	switch {
+	case t.Archive != "":
+		return "waits for " + oneLine(t.Archive)
+	case t.Unpacking > 0:
+		return fmt.Sprintf("%s, %d unpacking", t.State, t.Unpacking)
+	}
+	return t.State
+}
+
+// here says how much of what is transferred is on the node.
+func here(t image.Transfer) string {
+	switch {
+	case t.Problem != "":
+		return oneLine(t.Problem)
+	case t.Total <= 0:
+		return "-"
+	}
+	return share(&t.Progress)
+}
+
+func blobs(t image.Transfer) string {
+	if t.Blobs == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%d of %d", t.Complete, t.Blobs)
+}
+
+// waiters names those who wait. A client that is not a kubelet does not say for which pod it pulls.
+func waiters(who []string) string {
+	var known []string
+	unnamed := 0
+	for _, w := range who {
+		if w == "" {
+			unnamed++
+		} else {
+			known = append(known, w)
+		}
+	}
+	switch {
+	case unnamed == 1:
+		known = append(known, "a client")
+	case unnamed > 1:
+		known = append(known, fmt.Sprintf("%d clients", unnamed))
+	}
+	return few(known)
+}

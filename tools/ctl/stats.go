@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctl
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/serve/cri"
+)
+
+func (a *app) statsCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "stats [NAME|ID...]",
+		Short: "Show what containers use",
+		Long: "Show CPU, memory and disk usage of running containers: of all, or of those that are named and of the pods that\n" +
+			"are named. The CPU usage is in percent of one CPU, since the last time that anybody asked. `berth top` goes on\n" +
+			"showing it.",
+		ValidArgsFunction: a.complete(pods, containers, running),
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+			ids := map[string]bool{}
+			for _, arg := range args {
+				o, err := resolve(ctx, c, arg, true, true)
+				if err != nil {
+					return err
+				}
+				ids[o.id] = true
+			}
+			list, err := usages(ctx, c, ids)
+			if err != nil {
+				return err
+			}
+			sortUsages(list, byPod)
+			return a.print(cmd.OutOrStdout(), &runtimeapi.ListContainerStatsResponse{Stats: statsOf(list)}, func(w *tabwriter.Writer) {
+				writeUsages(w, list)
+			})
+		})
+	}
+	return cmd
+}
+
+// containerUsage is what one container uses.
+type containerUsage struct {
+	stats *runtimeapi.ContainerStats
+	pod   string // NAMESPACE/NAME
+}
+
+func (u containerUsage) name() string { return u.stats.GetAttributes().GetMetadata().GetName() }
+func (u containerUsage) cpu() uint64  { return u.stats.GetCpu().GetUsageNanoCores().GetValue() }
+func (u containerUsage) mem() uint64  { return u.stats.GetMemory().GetWorkingSetBytes().GetValue() }
+func (u containerUsage) disk() uint64 { return u.stats.GetWritableLayer().GetUsedBytes().GetValue() }
+
+// usages asks what the containers use that run. ids are those of the containers and pods that are
+// wanted; empty for all.
+func usages(ctx context.Context, c *cri.Client, ids map[string]bool) ([]containerUsage, error) {
+	resp, err := c.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{})
+	if err != nil {
+		return nil, err
+	}
+	podName, err := podNames(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	list, err := c.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
+		State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+	}})
+	if err != nil {
+		return nil, err
+	}
+	podOf := map[string]string{} // of those that run
+	for _, ct := range list.GetContainers() {
+		podOf[ct.GetId()] = ct.GetPodSandboxId()
+	}
+	var out []containerUsage
+	for _, st := range resp.GetStats() {
+		id := st.GetAttributes().GetId()
+		pod, runs := podOf[id]
+		if runs && (len(ids) == 0 || ids[id] || ids[pod]) {
+			out = append(out, containerUsage{st, podName[pod]})
+		}
+	}
+	return out, nil
+}
+
+func statsOf(list []containerUsage) []*runtimeapi.ContainerStats {
+	var out []*runtimeapi.ContainerStats
+	for _, u := range list {
+		out = append(out, u.stats)
+	}
+	return out
+}
+
+// order compares containers for a table.
+type order func(a, b containerUsage) int
+
+func byPod(a, b containerUsage) int  { return strings.Compare(a.pod, b.pod) }
+func byName(a, b containerUsage) int { return strings.Compare(a.name(), b.name()) }
+
+// sortUsages sorts; what is equal is in the order of names, so that lines do not jump.
+func sortUsages(list []containerUsage, by order) {
+	slices.SortFunc(list, func(a, b containerUsage) int {
+		return cmp.Or(by(a, b), byPod(a, b), byName(a, b), strings.Compare(a.stats.GetAttributes().GetId(), b.stats.GetAttributes().GetId()))
+	})
+}
+
+func writeUsages(w io.Writer, list []containerUsage) {
+	fmt.Fprintln(w, "CONTAINER\tNAME\tPOD\tCPU\tMEMORY\tLIMIT\tSWAP\tDISK")
+	for _, u := range list {
+		s := u.stats
+		cpu := "-" // the first sample of a container has no rate
+		if v := s.GetCpu().GetUsageNanoCores(); v != nil {
+			cpu = fmt.Sprintf("%.1f%%", float64(v.GetValue())/1e7)
+		}
+		limit := "-"
+		if v := s.GetMemory().GetAvailableBytes(); v != nil {
+			limit = size(v.GetValue() + u.mem())
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+			short(s.GetAttributes().GetId()),
+			u.name(),
+			u.pod,
+			cpu,
+			sizeOf(s.GetMemory().GetWorkingSetBytes()),
+			limit,
+			sizeOf(s.GetSwap().GetSwapUsageBytes()),
+			sizeOf(s.GetWritableLayer().GetUsedBytes()))
+	}
+}
+
+// sizeOf is a number of bytes, or a dash if it is not known.
+func sizeOf(v *runtimeapi.UInt64Value) string {
+	if v == nil {
+		return "-"
+	}
+	return size(v.GetValue())
+}

@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctl
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"github.com/spf13/cobra"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/base/lane"
+	"berth/internal/base/version"
+	"berth/internal/serve/cri"
+)
+
+func (a *app) statusCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show in one screen how the service and the node are",
+		Long: "Show whether the runtime and the network are ready, which berth and containerd run, what the node has, what is held and\n" +
+			"why, and warnings, such as of a runc with known holes. The exit code is 0 if runtime and network are ready, 3 if one\n" +
+			"is not, and 1 if the service does not answer.",
+		Args: cobra.NoArgs,
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+			st, err := c.RuntimeServiceClient.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
+			if err != nil {
+				return err
+			}
+			r, err := report(ctx, c, a.endpoint, st)
+			if err != nil {
+				return err
+			}
+			if err := a.print(cmd.OutOrStdout(), r, func(w *tabwriter.Writer) { r.table(w, st) }); err != nil {
+				return err
+			}
+			return notReady(st.GetStatus().GetConditions())
+		})
+	}
+	return cmd
+}
+
+// reportTimeout is how long status waits for what it shows beyond CRI's Status.
+const reportTimeout = 2500 * time.Millisecond
+
+// statusReport is what status shows: for programs it is added to CRI's answer.
+type statusReport struct {
+	answer map[string]json.RawMessage // CRI's, and below the rest
+
+	Endpoint   string          `json:"endpoint"`
+	Client     string          `json:"client"`
+	Service    json.RawMessage `json:"service,omitempty"`
+	Pods       map[string]int  `json:"pods,omitempty"`       // by state
+	Containers map[string]int  `json:"containers,omitempty"` // by state
+	Images     *imageCount     `json:"images,omitempty"`
+	Lanes      []lane.Lane     `json:"lanes,omitempty"` // those that are held
+	Unknown    []string        `json:"unknown,omitempty"`
+
+	service *runtimeapi.VersionResponse
+}
+
+type imageCount struct {
+	Count int    `json:"count"`
+	Bytes uint64 `json:"bytes"`
+}
+
+// MarshalJSON writes CRI's answer with everything else beside it.
+func (r *statusReport) MarshalJSON() ([]byte, error) {
+	type plain statusReport
+	b, err := json.Marshal((*plain)(r))
+	if err != nil {
+		return nil, err
+	}
+	all := maps.Clone(r.answer)
+	if err := json.Unmarshal(b, &all); err != nil {
+		return nil, err
+	}
+	return json.Marshal(all)
+}
+
+// report asks for everything at once. What cannot be answered now is named in Unknown: it is not
+// taken for nothing.
+func report(ctx context.Context, c *cri.Client, endpoint string, st *runtimeapi.StatusResponse) (*statusReport, error) {
+	b, err := marshal(st)
+	if err != nil {
+		return nil, err
+	}
+	r := &statusReport{Endpoint: endpoint, Client: version.String()}
+	if err := json.Unmarshal(b, &r.answer); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
+	defer cancel()
+	questions := []struct {
+		what string
+		ask  func() error
+	}{
+		{"the version of the service", func() (err error) {
+			r.service, err = c.RuntimeServiceClient.Version(ctx, &runtimeapi.VersionRequest{})
+			if err == nil {
+				r.Service, err = marshal(r.service)
+			}
+			return err
+		}},
+		{"pods", func() error {
+			ends, err := endsOf(ctx, c)
+			if err != nil {
+				return err
+			}
+			list, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+			if err == nil {
+				r.Pods = map[string]int{}
+			}
+			for _, p := range list.GetItems() {
+				r.Pods[strings.ToLower(ends.state(p.GetId(), p.GetState()))]++
+			}
+			return err
+		}},
+		{"containers", func() error {
+			ends, err := endsOf(ctx, c)
+			if err != nil {
+				return err
+			}
+			list, err := c.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+			if err == nil {
+				r.Containers = map[string]int{}
+			}
+			for _, ct := range list.GetContainers() {
+				r.Containers[strings.ToLower(ends.state(ct.GetId(), ct.GetState()))]++
+			}
+			return err
+		}},
+		{"images", func() error {
+			list, err := c.ListImages(ctx, &runtimeapi.ListImagesRequest{})
+			if err == nil {
+				r.Images = &imageCount{Count: len(list.GetImages())}
+			}
+			for _, i := range list.GetImages() {
+				r.Images.Bytes += i.GetSize()
+			}
+			return err
+		}},
+		{"what is held", func() (err error) {
+			r.Lanes, err = held(ctx, c)
+			if cri.IsUnimplemented(err) { // it is another runtime
+				return nil
+			}
+			return err
+		}},
+	}
+	errs := make([]error, len(questions))
+	var wg sync.WaitGroup
+	for i, q := range questions {
+		wg.Go(func() { errs[i] = q.ask() })
+	}
+	wg.Wait()
+	for i, q := range questions {
+		if errs[i] != nil {
+			r.Unknown = append(r.Unknown, q.what+": "+cri.Explain(errs[i]).Error())
+		}
+	}
+	return r, nil
+}
+
+// held returns the lanes whose step failed or takes too long.
+func held(ctx context.Context, c *cri.Client) ([]lane.Lane, error) {
+	raw, err := c.Lanes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var lanes []lane.Lane
+	if err := json.Unmarshal(raw, &lanes); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(lanes, func(l lane.Lane) bool { return l.Err == "" && l.State != "overdue" && l.State != "backing off" }), nil
+}
+
+// heldLines is how many of the lanes that are held are shown. `berth debug lanes` has all.
+const heldLines = 8
+
+// table writes the report for a person. Another runtime says less, and what it does not say is left
+// out.
+func (r *statusReport) table(w io.Writer, st *runtimeapi.StatusResponse) {
+	var info struct {
+		process struct {
+			PID     int
+			Started time.Time
+		}
+		cni       struct{ Name, Source string }
+		where     string
+		version   string
+		connected *bool
+		exact     *bool
+		warnings  []string
+	}
+	for key, v := range map[string]any{
+		"process":            &info.process,
+		"cni":                &info.cni,
+		"containerd":         &info.where,
+		"containerdVersion":  &info.version,
+		"connected":          &info.connected,
+		"kernelWitnessExact": &info.exact,
+		"warnings":           &info.warnings,
+	} {
+		_ = json.Unmarshal([]byte(st.GetInfo()[key]), v)
+	}
+	line := func(what, state, text string) { fmt.Fprintf(w, "%s\t%s\t%s\n", what, oneLine(state), oneLine(text)) }
+	for _, cond := range st.GetStatus().GetConditions() {
+		line(cond.GetType(), strconv.FormatBool(cond.GetStatus()), cond.GetMessage())
+	}
+	if r.service != nil {
+		text := "this command is " + r.Client
+		if p := info.process; p.PID != 0 {
+			text = fmt.Sprintf("process %d, started %s; %s", p.PID, age(p.Started.UnixNano()), text)
+		}
+		line("Service", r.service.GetRuntimeName()+" "+r.service.GetRuntimeVersion(), text)
+	}
+	if info.where != "" {
+		text := "connected"
+		if info.connected != nil && !*info.connected {
+			text = "not connected: the records are served, and nothing can be made"
+		}
+		if info.version != "" {
+			text = info.version + ", " + text
+		}
+		line("Containerd", info.where, text)
+	}
+	if info.exact != nil {
+		if *info.exact {
+			line("Kernel", "exact", "it says how a process ended, whoever reaped it")
+		} else {
+			line("Kernel", "not exact", "it says when a process ended, and the shim how; Linux 6.15 says both")
+		}
+	}
+	if info.cni.Name != "" {
+		line("Network", info.cni.Name, info.cni.Source)
+	}
+	if r.Pods != nil {
+		line("Pods", strconv.Itoa(total(r.Pods)), counted(r.Pods, "ready", "ended", "notready"))
+	}
+	if r.Containers != nil {
+		line("Containers", strconv.Itoa(total(r.Containers)), counted(r.Containers, "running", "created", "ended", "exited", "unknown"))
+	}
+	if r.Images != nil {
+		line("Images", strconv.Itoa(r.Images.Count), size(r.Images.Bytes))
+	}
+	for i, l := range r.Lanes {
+		if i == heldLines {
+			line("Held", "...", fmt.Sprintf("%d more; `berth debug lanes` lists them", len(r.Lanes)-i))
+			break
+		}
+		line("Held", short(l.ID), explainLane(l))
+	}
+	for _, text := range r.Unknown {
+		line("Unknown", "", text)
+	}
+	for _, text := range info.warnings {
+		line("Warning", "", text)
+	}
+}
+
+func total(counts map[string]int) (n int) {
+	for _, c := range counts {
+		n += c
+	}
+	return n
+}
+
+// counted writes counts by state, in an order, without those that are 0.
+func counted(counts map[string]int, order ...string) string {
+	var parts []string
+	for _, state := range order {
+		if n := counts[state]; n > 0 {
+			word := cmp.Or(map[string]string{"notready": "not ready", "ended": "ended and not on record yet"}[state], state)
+			parts = append(parts, fmt.Sprintf("%d %s", n, word))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// exitNotReady is the exit code of status where the service answers and is not ready.
+const exitNotReady = 3
+
+// notReady returns an error that names the conditions that are false.
+func notReady(conditions []*runtimeapi.RuntimeCondition) error {
+	var names []string
+	for _, cond := range conditions {
+		if !cond.GetStatus() {
+			names = append(names, cond.GetType())
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return exitError{exitNotReady, fmt.Errorf("not ready: %s is false", strings.Join(names, " and "))}
+}
+
+// oneLine quotes what would break a line of a table.
+func oneLine(s string) string {
+	if strings.ContainsFunc(s, unicode.IsControl) {
+		return strconv.Quote(s)
+	}
+	return s
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "version", Short: "Show the versions of this command and of the service", Args: cobra.NoArgs}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+			v, err := c.RuntimeServiceClient.Version(ctx, &runtimeapi.VersionRequest{})
+			both := map[string]any{"client": version.String()}
+			if err == nil {
+				both["service"] = v
+			}
+			return errors.Join(a.print(cmd.OutOrStdout(), both, func(w *tabwriter.Writer) {
+				fmt.Fprintf(w, "berth\t%s\n", version.String())
+				if err == nil {
+					fmt.Fprintf(w, "service\t%s %s, CRI %s\n", v.GetRuntimeName(), v.GetRuntimeVersion(), v.GetRuntimeApiVersion())
+				}
+			}), err)
+		})
+	}
+	return cmd
+}
+
+func (a *app) debugCommand() *cobra.Command {
+	lanes := &cobra.Command{Use: "lanes", Short: "List what is being settled or released, or waits to be tried again", Args: cobra.NoArgs}
+	lanes.RunE = func(cmd *cobra.Command, _ []string) error {
+		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+			raw, err := c.Lanes(ctx)
+			if err != nil {
+				return err
+			}
+			var lanes []lane.Lane
+			if err := json.Unmarshal(raw, &lanes); err != nil {
+				return err
+			}
+			return a.print(cmd.OutOrStdout(), lanes, func(w *tabwriter.Writer) {
+				fmt.Fprintln(w, "ID\tSTEP\tSTATE\tSINCE\tTRY\tWAITING\tERROR")
+				for _, l := range lanes {
+					fmt.Fprintf(w, "%s\t%v\t%s\t%s\t%d\t%d\t%s\n",
+						short(l.ID),
+						l.Head,
+						l.State,
+						age(l.Since.UnixNano()),
+						l.Tries,
+						l.Waiting,
+						oneLine(l.Err))
+				}
+			})
+		})
+	}
+	cmd := &cobra.Command{Use: "debug", Short: "Show the live state of the service"}
+	cmd.AddCommand(lanes)
+	return cmd
+}

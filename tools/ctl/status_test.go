@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctl
+
+import (
+	"encoding/json"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"berth/internal/base/version"
+)
+
+// A script that waits for a node could not see that it was not ready.
+func TestStatusExitsWith3IfNotReady(t *testing.T) {
+	out, err := run(serveFake(t, services()), "status")
+	if says(t, "status", out, "no CNI configuration", "Warning", "runc is old"); ExitCode(err) != exitNotReady {
+		t.Errorf("got code %d: %v", ExitCode(err), err)
+	}
+	says(t, "the error", err.Error(), "NetworkReady is false")
+}
+
+// Of containerd, of the pods and of what was held, status said nothing.
+func TestStatusIsOneScreen(t *testing.T) {
+	f := busyNode()
+	f.info = map[string]string{
+		"process":            `{"pid": 4711, "started": "2026-01-02T03:04:05Z"}`,
+		"cni":                `{"name": "bridge", "source": "/etc/cni/net.d/10.conf"}`,
+		"containerd":         `"embedded"`,
+		"containerdVersion":  `"2.4.2"`,
+		"connected":          `false`,
+		"kernelWitnessExact": `true`,
+	}
+	for range 20 {
+		f.lanes = append(f.lanes, map[string]any{"id": "ct2", "state": "overdue", "since": "2026-01-02T03:04:05Z", "tries": 1, "head": "settle"})
+	}
+	f.lanes = append(f.lanes, map[string]any{"id": "fine", "state": "in flight", "since": "2026-01-02T03:04:05Z", "tries": 1, "head": "settle"})
+	at := serveFake(t, f)
+	out, _ := run(at, "status")
+	plain := regexp.MustCompile(` +`).ReplaceAllString(out, " ")
+	says(t, "status", plain,
+		"RuntimeReady true",
+		"NetworkReady false no CNI configuration",
+		"Service berth v9 process 4711, started", "this command is "+version.String(),
+		"Containerd embedded 2.4.2, not connected",
+		"Kernel exact",
+		"Network bridge /etc/cni/net.d/10.conf",
+		"Pods 3 2 ready, 1 not ready",
+		"Containers 4 2 running, 2 exited",
+		"Images 2 5120 KiB",
+		"Held ct1 attempt 3 to release failed", "unmount: busy",
+		"Held ... 13 more; `berth debug lanes`",
+		"Warning runc is old")
+	if lines := strings.Count(out, "\n"); lines > 24 || strings.Contains(out, "fine") {
+		t.Errorf("%d lines:\n%s", lines, out)
+	}
+	out, _ = run(at, "status", "-o", "json")
+	var all struct {
+		Status     struct{ Conditions []any }
+		Info       map[string]string
+		Pods       map[string]int
+		Containers map[string]int
+		Images     struct{ Count int }
+		Lanes      []any
+		Service    struct{ RuntimeVersion string }
+	}
+	err := json.Unmarshal([]byte(out), &all)
+	if err != nil || len(all.Status.Conditions) != 2 || all.Info["connected"] != "false" || all.Pods["ready"] != 2 || all.Containers["running"] != 2 ||
+		all.Images.Count != 2 || len(all.Lanes) != 21 || all.Service.RuntimeVersion != "v9" {
+		t.Errorf("status -o json: %v %+v\n%s", err, all, out)
+	}
+	f.away = status.Error(codes.Unavailable, "the records are being read")
+	out, err = run(at, "status")
+	if ExitCode(err) != exitNotReady {
+		t.Error(err)
+	}
+	says(t, "status", out, "Unknown", "pods: the records are being read", "Containers")
+	if strings.Contains(out, "Pods") {
+		t.Errorf("what could not be asked is shown as a number:\n%s", out)
+	}
+}
+
+// An error of several lines looked like several entries.
+func TestANewlineInAnErrorDoesNotBreakATable(t *testing.T) {
+	f := services()
+	f.lanes[0]["error"] = "umount\nbusy"
+	f.lanes[0]["id"] = "bbb222"
+	out, _ := berth(t, serveFake(t, f), "debug", "lanes")
+	if says(t, "debug lanes", out, `"umount\nbusy"`); strings.Count(out, "\n") != 2 {
+		t.Errorf("got\n%s", out)
+	}
+}
+
+func TestCompletionOffersNames(t *testing.T) {
+	f := services()
+	f.addContainer("ddd555", "aab222", "nginx", 0, 1) // the name is in two pods now
+	at := serveFake(t, f)
+	for _, c := range []struct {
+		args string
+		want []string
+		not  []string
+	}{
+		{"stop ", []string{"web", "db", "web/nginx", "db/nginx"}, []string{"sql"}},
+		{"rm s", []string{"sql"}, []string{"web"}},
+		{"logs sql ", nil, []string{"sql", "web"}},
+		{"exec web", []string{"web/nginx"}, []string{"db"}},
+		{"port-forward ", []string{"web", "db"}, []string{"sql"}},
+		{"images rm ", []string{"busybox:1"}, []string{"web"}},
+	} {
+		fields := strings.Split(c.args, " ")
+		out, problem := berth(t, at, append([]string{"__complete", "--endpoint", at}, fields...)...)
+		offered := strings.Split(out, "\n")
+		says(t, "completion of "+c.args, out+problem, c.want...)
+		for _, n := range c.not {
+			for _, o := range offered {
+				if o == n {
+					t.Errorf("completion of %q offers %s", c.args, n)
+				}
+			}
+		}
+	}
+}
+
+// The service has another working directory than the person.
+func TestCheckpointNamesTheWholePath(t *testing.T) {
+	f := services()
+	t.Chdir(t.TempDir())
+	out, problem := berth(t, serveFake(t, f), "checkpoint", "nginx", "c.tar", "-t", "5")
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "checkpoint bbb222 " + dir + "/c.tar 5"; !slices.Contains(f.calls, want) {
+		t.Errorf("got %q, want %q: %s", f.calls, want, problem)
+	}
+	says(t, "checkpoint", out, dir+"/c.tar")
+}

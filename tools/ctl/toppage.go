@@ -1,0 +1,530 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctl
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/base/lane"
+	"berth/internal/history/recorder"
+	"berth/internal/serve/cri"
+)
+
+// pageKind is what a page of top shows.
+type pageKind int
+
+const (
+	podsPage       pageKind = iota
+	containersPage          // of a pod, or of all
+	timelinePage            // of a container
+	logPage                 // of a container
+)
+
+// row is a line of a table.
+type row struct {
+	id, name       string // NAMESPACE/POD or NAMESPACE/POD/CONTAINER
+	cells          []string
+	cpu, mem, disk uint64
+	remark         string // what it waits for, or how it ended
+}
+
+// content is what a page shows: a table or a text.
+type content struct {
+	rows []row
+	text []string
+}
+
+// topPage is one thing that top shows.
+type topPage struct {
+	kind   pageKind
+	of     row // the pod or container; that of the first page is empty
+	header []string
+
+	content
+	problem  error
+	loaded   bool
+	by       byte   // the order
+	selected string // the ID of a row
+	back     int    // how many lines of a text are below the screen
+}
+
+func newPage(kind pageKind, of row) *topPage {
+	p := &topPage{kind: kind, of: of, by: 'c'}
+	switch kind {
+	case podsPage:
+		p.header = []string{"POD", "STATE", "RUNNING", "RESTARTS", "CPU", "MEMORY", "DISK", "WAITING FOR"}
+	case containersPage:
+		p.header = []string{"CONTAINER", "STATE", "RESTARTS", "CPU", "MEMORY", "LIMIT", "DISK", "REMARK"}
+		if of.id != "" {
+			p.by = 'n'
+		}
+	}
+	return p
+}
+
+// orders are the orders of tables by the key that chooses them.
+var orders = map[byte]struct {
+	title string
+	by    func(a, b row) int
+}{
+	'c': {"CPU", func(a, b row) int { return cmp.Compare(b.cpu, a.cpu) }},
+	'm': {"memory", func(a, b row) int { return cmp.Compare(b.mem, a.mem) }},
+	'd': {"disk", func(a, b row) int { return cmp.Compare(b.disk, a.disk) }},
+	'n': {"name", func(a, b row) int { return strings.Compare(lastName(a.name), lastName(b.name)) }},
+	'p': {"pod", func(a, b row) int { return strings.Compare(a.name, b.name) }},
+}
+
+func lastName(name string) string { return name[strings.LastIndexByte(name, '/')+1:] }
+
+func (p *topPage) table() bool { return p.header != nil }
+
+// take shows an answer. After an error the last one stays.
+func (p *topPage) take(c content, err error) {
+	p.problem = err
+	if err == nil {
+		p.content, p.loaded = c, true
+	}
+	p.order()
+}
+
+func (p *topPage) order() {
+	slices.SortFunc(p.rows, func(a, b row) int {
+		return cmp.Or(orders[p.by].by(a, b), strings.Compare(a.name, b.name), strings.Compare(a.id, b.id))
+	})
+}
+
+// at is the index of the row that is chosen, which is the first if it is not there any more.
+func (p *topPage) at() int {
+	return max(0, slices.IndexFunc(p.rows, func(r row) bool { return r.id == p.selected }))
+}
+
+// enter returns the page that belongs to what is chosen, or nil.
+func (p *topPage) enter() *topPage {
+	switch {
+	case p.kind == timelinePage:
+		return newPage(logPage, p.of)
+	case p.kind == logPage || len(p.rows) == 0:
+		return nil
+	case p.kind == podsPage:
+		return newPage(containersPage, p.rows[p.at()])
+	}
+	return newPage(timelinePage, p.rows[p.at()])
+}
+
+// press does what a key asks for within the page.
+func (p *topPage) press(key int, screen screenSize) {
+	if _, known := orders[byte(key&0xff)]; known && key < 0x100 && p.table() { //nolint:gosec // a letter
+		p.by = byte(key) //nolint:gosec // a letter
+		p.order()
+		return
+	}
+	move := 0
+	height := max(1, p.room(screen))
+	switch key {
+	case keyUp, 'k':
+		move = -1
+	case keyDown, 'j':
+		move = 1
+	case keyPageUp:
+		move = -height
+	case keyPageDown, ' ':
+		move = height
+	case keyHome, 'g':
+		move = -1 << 30
+	case keyEnd, 'G':
+		move = 1 << 30
+	}
+	if !p.table() {
+		p.back = min(max(0, p.back-move), max(0, len(p.lines(screen.width))-height))
+		return
+	}
+	if len(p.rows) > 0 {
+		p.selected = p.rows[min(max(0, p.at()+move), len(p.rows)-1)].id
+	}
+}
+
+// lines are the lines of a text at a width.
+func (p *topPage) lines(width int) (lines []string) {
+	for _, l := range p.text {
+		lines = append(lines, wrapped(Visible(l), width)...)
+	}
+	return lines
+}
+
+// room is how many lines of a screen are for the page itself.
+func (p *topPage) room(screen screenSize) int {
+	if p.table() {
+		return screen.height - 4 // the head, the names of the columns, the remark and the keys
+	}
+	return screen.height - 2
+}
+
+// draw returns what makes a terminal show the page: no line is longer than the terminal is wide,
+// and there are not more lines than it has. What comes from elsewhere is visible and acts on
+// nothing.
+func (p *topPage) draw(screen screenSize, now time.Time) string {
+	head := fmt.Sprintf("berth top - %s - %s", now.Format(time.TimeOnly), p.title())
+	if p.problem != nil {
+		head = "berth top - " + oneLine(cri.Explain(p.problem).Error())
+	}
+	lines, chosen := []string{head}, -1
+	height := max(0, p.room(screen))
+	if p.table() {
+		cells := [][]string{p.header}
+		for _, r := range p.rows {
+			cells = append(cells, append(slices.Clone(r.cells), oneLine(r.remark)))
+		}
+		var g grid
+		all := strings.Split(strings.TrimSuffix(g.format(cells), "\n"), "\n")
+		first := 0
+		if at := p.at(); at >= height {
+			first = at - height + 1
+		}
+		body := all[1:]
+		body = body[min(first, len(body)):]
+		body = body[:min(len(body), height)]
+		lines = append(append(lines, all[0]), body...)
+		if len(p.rows) > 0 {
+			chosen = 2 + p.at() - first
+		}
+		for len(lines) < height+2 {
+			lines = append(lines, "")
+		}
+		remark := ""
+		if len(p.rows) > 0 {
+			if r := p.rows[p.at()]; r.remark != "" {
+				remark = r.name + ": " + oneLine(r.remark)
+			}
+		}
+		lines = append(lines, remark)
+	} else {
+		body := p.lines(screen.width)
+		p.back = min(p.back, max(0, len(body)-height))
+		body = body[:len(body)-p.back]
+		lines = append(lines, body[max(0, len(body)-height):]...)
+		for len(lines) < height+1 {
+			lines = append(lines, "")
+		}
+	}
+	lines = append(lines, p.keys())
+	lines = lines[:min(len(lines), max(screen.height, 1))]
+	for i, l := range lines {
+		l = fit(Visible(l), screen.width)
+		if i == chosen || i == len(lines)-1 && i > 0 && i == screen.height-1 {
+			l = inverse + l + strings.Repeat(" ", max(0, screen.width-len([]rune(l)))) + plain
+		}
+		lines[i] = l + clearLine
+	}
+	return homeCursor + strings.Join(lines, "\r\n") + clearRest
+}
+
+func (p *topPage) title() string {
+	switch {
+	case !p.loaded:
+		return p.what() + ": waiting for an answer"
+	case p.table():
+		return fmt.Sprintf("%d %s, by %s", len(p.rows), p.what(), orders[p.by].title)
+	case p.back > 0:
+		return fmt.Sprintf("%s, %d lines further down", p.what(), p.back)
+	}
+	return p.what()
+}
+
+func (p *topPage) what() string {
+	switch {
+	case p.kind == podsPage:
+		return "pods"
+	case p.kind == containersPage && p.of.id == "":
+		return "containers"
+	case p.kind == containersPage:
+		return "containers of " + p.of.name
+	case p.kind == timelinePage:
+		return "what happened to " + p.of.name
+	}
+	return "the log of " + p.of.name
+}
+
+// keys says what can be pressed.
+func (p *topPage) keys() string {
+	switch {
+	case p.kind == podsPage:
+		return " q: quit  Enter: containers  Tab: all containers  c m d n: sort by CPU memory disk name"
+	case p.kind == containersPage && p.of.id == "":
+		return " q: quit  Enter: timeline  Tab: pods  c m d n p: sort by CPU memory disk name pod"
+	case p.kind == containersPage:
+		return " q: quit  Enter: timeline  Esc: back  c m d n: sort by CPU memory disk name"
+	case p.kind == timelinePage:
+		return " q: quit  Enter: log  Esc: back  arrows, page up and down: scroll"
+	}
+	return " q: quit  Esc: back  arrows, page up and down: scroll"
+}
+
+// ask asks the service for what the page shows.
+func (p *topPage) ask(ctx context.Context, c *cri.Client) (content, error) {
+	switch p.kind {
+	case timelinePage:
+		text, err := timelineText(ctx, c, p.of.id)
+		return content{text: text}, err
+	case logPage:
+		text, err := logText(ctx, c, p.of.id)
+		return content{text: text}, err
+	}
+	n, err := lookAround(ctx, c)
+	if err != nil {
+		return content{}, err
+	}
+	if p.kind == podsPage {
+		return content{rows: n.pods()}, nil
+	}
+	rows := n.containers(p.of.id)
+	for i, r := range rows {
+		at := slices.IndexFunc(n.cts, func(ct *runtimeapi.Container) bool { return ct.GetId() == r.id })
+		if p.of.id != "" && r.remark == "" { // of all containers, that would be too many questions
+			rows[i].remark = exit(ctx, c, n.cts[at])
+		}
+	}
+	return content{rows: rows}, nil
+}
+
+// around is what the service has, for the tables.
+type around struct {
+	sandboxes []*runtimeapi.PodSandbox
+	cts       []*runtimeapi.Container
+	usage     map[string]containerUsage // by container
+	lanes     []lane.Lane
+	ends      ends
+}
+
+func lookAround(ctx context.Context, c *cri.Client) (a around, err error) {
+	if a.ends, err = endsOf(ctx, c); err != nil {
+		return a, err
+	}
+	sandboxes, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		return a, err
+	}
+	cts, err := c.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+	if err != nil {
+		return a, err
+	}
+	stats, err := c.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{})
+	if err != nil {
+		return a, err
+	}
+	raw, err := c.Lanes(ctx)
+	switch {
+	case err == nil:
+		err = json.Unmarshal(raw, &a.lanes)
+	case cri.IsUnimplemented(err): // it is another runtime
+		err = nil
+	}
+	a.sandboxes, a.cts, a.usage = sandboxes.GetItems(), slices.Clone(cts.GetContainers()), map[string]containerUsage{}
+	for _, st := range stats.GetStats() {
+		a.usage[st.GetAttributes().GetId()] = containerUsage{stats: st}
+	}
+	slices.SortStableFunc(a.cts, func(x, y *runtimeapi.Container) int { // the latest attempt first
+		return cmp.Compare(y.GetMetadata().GetAttempt(), x.GetMetadata().GetAttempt())
+	})
+	return a, err
+}
+
+// waiting says what one of these waits for.
+func (a around) waiting(ids ...string) string {
+	for _, l := range a.lanes {
+		for _, id := range ids {
+			if strings.HasPrefix(l.ID, id) {
+				return explainLane(l)
+			}
+		}
+	}
+	return ""
+}
+
+// latest are the latest attempts of the containers of a pod.
+func (a around) latest(pod string) (cts []*runtimeapi.Container) {
+	named := map[string]bool{}
+	for _, ct := range a.cts {
+		if name := ct.GetMetadata().GetName(); ct.GetPodSandboxId() == pod && !named[name] {
+			named[name] = true
+			cts = append(cts, ct)
+		}
+	}
+	return cts
+}
+
+func (a around) pods() []row {
+	rows := make([]row, 0, len(a.sandboxes))
+	for _, p := range a.sandboxes {
+		r := row{id: p.GetId(), name: p.GetMetadata().GetNamespace() + "/" + p.GetMetadata().GetName()}
+		ids, running, restarts, measured := []string{r.id}, 0, uint32(0), false
+		cts := a.latest(r.id)
+		for _, ct := range cts {
+			ids = append(ids, ct.GetId())
+			restarts += ct.GetMetadata().GetAttempt()
+			if !a.ends.runs(ct) {
+				continue
+			}
+			running++
+			if u, ok := a.usage[ct.GetId()]; ok {
+				measured = true
+				r.cpu, r.mem, r.disk = r.cpu+u.cpu(), r.mem+u.mem(), r.disk+u.disk()
+			}
+		}
+		r.remark = a.waiting(ids...)
+		used := []string{"-", "-", "-"}
+		if measured {
+			used = []string{percent(r.cpu), size(r.mem), size(r.disk)}
+		}
+		r.cells = append([]string{
+			r.name,
+			a.ends.state(r.id, p.GetState()),
+			fmt.Sprintf("%d/%d", running, len(cts)),
+			strconv.FormatUint(uint64(restarts), 10),
+		}, used...)
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+// percent is a usage of CPU as a part of one.
+func percent(nanoCores uint64) string { return fmt.Sprintf("%.1f%%", float64(nanoCores)/1e7) }
+
+// containers are those of a pod, or those of all pods that run.
+func (a around) containers(pod string) []row {
+	var rows []row
+	for _, p := range a.sandboxes {
+		if pod != "" && p.GetId() != pod {
+			continue
+		}
+		name := p.GetMetadata().GetNamespace() + "/" + p.GetMetadata().GetName()
+		for _, ct := range a.latest(p.GetId()) {
+			state := a.ends.state(ct.GetId(), ct.GetState())
+			runs := state == "RUNNING"
+			if pod == "" && !runs && state != endedState {
+				continue
+			}
+			r := row{id: ct.GetId(), name: name + "/" + ct.GetMetadata().GetName(), remark: a.waiting(ct.GetId())}
+			used := []string{"-", "-", "-", "-"}
+			if u, ok := a.usage[r.id]; ok && runs {
+				r.cpu, r.mem, r.disk = u.cpu(), u.mem(), u.disk()
+				used[0] = percent(r.cpu)
+				used[1] = sizeOf(u.stats.GetMemory().GetWorkingSetBytes())
+				if v := u.stats.GetMemory().GetAvailableBytes(); v != nil {
+					used[2] = size(v.GetValue() + r.mem)
+				}
+				used[3] = sizeOf(u.stats.GetWritableLayer().GetUsedBytes())
+			}
+			shown := r.name
+			if pod != "" {
+				shown = ct.GetMetadata().GetName()
+			}
+			r.cells = append([]string{
+				shown,
+				state,
+				strconv.FormatUint(uint64(ct.GetMetadata().GetAttempt()), 10),
+			}, used...)
+			rows = append(rows, r)
+		}
+	}
+	return rows
+}
+
+// timelineText says why something is as it is, what happened to it, and what it waits for.
+func timelineText(ctx context.Context, c *cri.Client, id string) ([]string, error) {
+	raw, err := c.History(ctx, recorder.Query{Of: id})
+	if err != nil {
+		return nil, err
+	}
+	var h cri.History
+	if err := json.Unmarshal(raw, &h); err != nil {
+		return nil, err
+	}
+	var text []string
+	day := ""
+	for _, e := range h.Entries {
+		at := e.At.Local()
+		if d := at.Format(time.DateOnly); d != day {
+			day = d
+			text = append(text, day)
+		}
+		line := at.Format("15:04:05.000") + "  " + e.What
+		if e.Detail != "" {
+			line += "  (" + oneLine(e.Detail) + ")"
+		}
+		if e.Err != "" {
+			line += "  ERROR " + oneLine(e.Err)
+		}
+		text = append(text, line)
+	}
+	text = append(text, "")
+	if why, err := c.Why(ctx, id); err == nil { // another runtime does not say
+		for _, s := range []string{why.What, why.Why, why.Before} {
+			if s != "" {
+				text = append(text, oneLine(s))
+			}
+		}
+		if why.Now != "" {
+			text = append(text, "Now: "+oneLine(why.Now)+".")
+		}
+	}
+	if h.Lane != nil {
+		text = append(text, "Waiting: "+explainLane(*h.Lane))
+	}
+	return text, nil
+}
+
+// logTail is how much of a log is shown, in bytes.
+const logTail = 256 << 10
+
+// logText is the end of the log of a container.
+func logText(ctx context.Context, c *cri.Client, id string) ([]string, error) {
+	path, err := logPath(ctx, c, object{id: id, name: short(id)})
+	if err != nil {
+		return nil, err
+	}
+	f, err := openLog(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	from := max(0, st.Size()-logTail)
+	b, err := io.ReadAll(io.NewSectionReader(f, from, logTail))
+	if err != nil {
+		return nil, err
+	}
+	if from > 0 { // what is before the first end of a line is a part of one
+		b = b[bytes.IndexByte(b, '\n')+1:]
+	}
+	var text bytes.Buffer
+	out, errOut := (&tags{}).writers("", &text, &text) // which keep a line together
+	r := &logReader{path: path, stamps: true, out: out, err: errOut, partial: map[string]bool{}, skip: map[string]bool{}}
+	for line := range bytes.Lines(b) {
+		if !bytes.HasSuffix(line, []byte("\n")) {
+			break // it is still being written
+		}
+		if err := r.line(line); err != nil {
+			return nil, err
+		}
+	}
+	out.end()
+	errOut.end()
+	if text.Len() == 0 {
+		return []string{"The log is empty."}, nil
+	}
+	return strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n"), nil
+}

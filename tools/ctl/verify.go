@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctl
+
+import (
+	"context"
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/images/image"
+	"berth/internal/serve/cri"
+)
+
+// verified is what is known of an image.
+type verified struct {
+	Image string       `json:"image"`
+	Parts []image.Part `json:"parts"`
+}
+
+// verifyCommand compares images on the disk with what they were made from, one after the other.
+func (a *app) verifyCommand() *cobra.Command {
+	var repair bool
+	cmd := &cobra.Command{
+		Use:               "verify [IMAGE]...",
+		Short:             "Compare the files of images with what they were made from",
+		Long:              "Compare the blobs of images with their digests, and each file of their layers with the index that was\nwritten when the layer was unpacked. Without an image, all images are verified.",
+		ValidArgsFunction: a.complete(images),
+	}
+	cmd.Flags().BoolVar(&repair, "repair", false, "unpack wrong layers again from what is on this node, and remove wrong blobs")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+			if len(args) == 0 {
+				list, err := c.ListImages(ctx, &runtimeapi.ListImagesRequest{})
+				if err != nil {
+					return err
+				}
+				for _, i := range list.GetImages() {
+					args = append(args, append(append(i.GetRepoTags(), i.GetRepoDigests()...), i.GetId())[0])
+				}
+			}
+			var all []verified
+			wrong := 0
+			for n, arg := range args {
+				done := progress(fmt.Sprintf("verifying %s, %d of %d", arg, n+1, len(args)))
+				parts, err := c.VerifyImage(ctx, arg, repair)
+				done()
+				if err != nil {
+					return err
+				}
+				all = append(all, verified{arg, parts})
+				for _, p := range parts {
+					if p.Outcome == image.PartWrong || p.Outcome == image.PartUnknown {
+						wrong++
+					}
+				}
+			}
+			if err := a.print(cmd.OutOrStdout(), all, func(w *tabwriter.Writer) { printVerified(w, all) }); err != nil {
+				return err
+			}
+			if wrong > 0 && !repair {
+				return fmt.Errorf("%d layers or blobs are not known to be right; repair them with --repair", wrong)
+			}
+			if wrong > 0 {
+				return fmt.Errorf("%d layers or blobs could not be repaired; pull the images again", wrong)
+			}
+			return nil
+		})
+	}
+	return cmd
+}
+
+// printVerified writes a line for each image, and one for each part of it that is not whole.
+func printVerified(w *tabwriter.Writer, all []verified) {
+	fmt.Fprintln(w, "IMAGE\tPART\tOUTCOME\tDETAIL")
+	for _, v := range all {
+		whole := 0
+		for _, p := range v.Parts {
+			if p.Outcome == image.PartWhole {
+				whole++
+				continue
+			}
+			fmt.Fprintf(w, "%s\t%s %s\t%s\t%s\n", Visible(v.Image), p.Kind, short(p.ID), p.Outcome, Visible(p.Detail))
+		}
+		fmt.Fprintf(w, "%s\t%d of %d\t%s\t\n", Visible(v.Image), whole, len(v.Parts), image.PartWhole)
+	}
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctl
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/base/lane"
+	"berth/internal/serve/cri"
+)
+
+const (
+	// defaultPatience is how long a command waits before it says for what.
+	defaultPatience = 2 * time.Second
+	// lookAgain is how often it then looks whether there is something new to say.
+	lookAgain = time.Second
+	// exitInterrupted is the exit code of a command that Ctrl-C ended: 128 plus SIGINT, as shells
+	// have it.
+	exitInterrupted = 130
+)
+
+// waiter tells a person what a call on an object is waiting for.
+type waiter struct {
+	client      *cri.Client
+	object      object
+	out         io.Writer
+	after       time.Duration // how long it stays silent
+	interrupted string        // what becomes of the object if the person stops waiting
+}
+
+// wait calls f, which ends when ctx ends, and says what it waits for if that takes long. If the
+// person stops waiting, the error says what goes on without them.
+func (w *waiter) wait(ctx context.Context, f func() error) error {
+	watching, done := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { w.watch(watching) })
+	err := f()
+	done()
+	wg.Wait()
+	if err != nil && ctx.Err() != nil {
+		return exitError{exitInterrupted, errors.New("interrupted: " + w.interrupted)}
+	}
+	return err
+}
+
+// watch prints what the object waits for whenever that changes, until ctx ends.
+func (w *waiter) watch(ctx context.Context) {
+	t := time.NewTimer(w.after)
+	defer t.Stop()
+	last := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		if text, err := w.look(ctx); err == nil && text != last {
+			fmt.Fprintln(w.out, text)
+			last = text
+		}
+		t.Reset(lookAgain)
+	}
+}
+
+// look returns what the object waits for, a line for each thing.
+func (w *waiter) look(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookAgain)
+	defer cancel()
+	units, err := w.units(ctx)
+	if err != nil {
+		return "", err
+	}
+	raw, err := w.client.Lanes(ctx)
+	if err != nil {
+		return "", err
+	}
+	var lanes []lane.Lane
+	if err := json.Unmarshal(raw, &lanes); err != nil {
+		return "", err
+	}
+	var lines []string
+	for _, u := range units {
+		own := slices.DeleteFunc(slices.Clone(lanes), func(l lane.Lane) bool { return !strings.HasPrefix(l.ID, u.id) })
+		switch {
+		case len(own) > 0:
+			for _, l := range own {
+				lines = append(lines, "waiting for "+u.text+": "+explainLane(l))
+			}
+		case u.running:
+			lines = append(lines, "waiting for "+u.text+": its process has not ended yet")
+		}
+	}
+	if len(lines) == 0 {
+		lines = []string{fmt.Sprintf("waiting for %s %s", w.object.kind(), w.object.name)}
+	}
+	return strings.Join(lines, "\n"), nil
+}
+
+// unitText is a sandbox or container of an object, for a person to read.
+type unitText struct {
+	id, text string
+	running  bool
+}
+
+// units are what an object consists of: the containers of a pod, and the pod's sandbox.
+func (w *waiter) units(ctx context.Context) ([]unitText, error) {
+	o, f := w.object, &runtimeapi.ContainerFilter{}
+	if o.pod {
+		f.PodSandboxId = o.id
+	} else {
+		f.Id = o.id
+	}
+	list, err := w.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: f})
+	if err != nil {
+		return nil, err
+	}
+	var units []unitText
+	for _, ct := range list.GetContainers() {
+		units = append(units, unitText{
+			id:      ct.GetId(),
+			text:    fmt.Sprintf("container %s (%s)", ct.GetMetadata().GetName(), short(ct.GetId())),
+			running: ct.GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING,
+		})
+	}
+	if o.pod {
+		units = append(units, unitText{id: o.id, text: fmt.Sprintf("pod %s (%s)", o.name, short(o.id))})
+	}
+	return units, nil
+}
+
+// explainLane says what a lane does at the moment, and the error of its last attempt.
+func explainLane(l lane.Lane) string {
+	at := func(t time.Time) string { return t.Local().Format(time.TimeOnly) }
+	var text string
+	switch {
+	case l.State == "backing off":
+		text = fmt.Sprintf("attempt %d to %v failed, the next one is at %s", l.Tries, l.Head, at(l.Until))
+	case l.Tries == 0:
+		text = fmt.Sprintf("the first attempt to %v is about to begin", l.Head)
+	default:
+		text = fmt.Sprintf("attempt %d to %v goes on since %s", l.Tries, l.Head, at(l.Since))
+	}
+	if l.Err != "" {
+		text += "; last error: " + oneLine(l.Err)
+	}
+	return text
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ctl
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"berth/internal/serve/cri"
+)
+
+// whyLines is how many of the last lines of a log are shown.
+const whyLines = 3
+
+func (a *app) whyCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "why NAME|ID",
+		Short: "Say why a pod or a container ended, or does not run",
+		Long: "Say why a pod or a container ended, or does not run: who asked for it or what the kernel said, what it wrote last, how often\n" +
+			"that has happened, and what is waited for now. Of what was removed, it says what the timeline has.",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.complete(pods, containers, one),
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+			of := args[0] // of what was removed, the service remembers ID and name
+			if o, err := resolve(ctx, c, of, true, true); err == nil {
+				of = o.id
+			}
+			r, err := c.Why(ctx, of)
+			if err != nil {
+				return err
+			}
+			return a.print(cmd.OutOrStdout(), r, func(w *tabwriter.Writer) { printWhy(w, r) })
+		})
+	}
+	return cmd
+}
+
+func printWhy(w io.Writer, r cri.Reason) {
+	fmt.Fprintln(w, oneLine(r.What))
+	if r.Why != "" {
+		fmt.Fprintln(w, oneLine(r.Why))
+	}
+	if lines := r.Wrote[max(0, len(r.Wrote)-whyLines):]; len(lines) > 0 {
+		fmt.Fprintln(w, "It wrote last:")
+		for _, l := range lines {
+			fmt.Fprintln(w, "    "+oneLine(l))
+		}
+	}
+	if r.Before != "" {
+		fmt.Fprintln(w, r.Before)
+	}
+	if r.Now != "" {
+		fmt.Fprintln(w, "Now: "+r.Now+".")
+	}
+	if r.Lane != nil {
+		fmt.Fprintln(w, "Waiting: "+strings.ReplaceAll(explainLane(*r.Lane), r.ID, short(r.ID)))
+	}
+}
