@@ -61,9 +61,17 @@ func TestLinksInDocumentsLeadSomewhere(t *testing.T) {
 }
 
 func TestTargetsInDocumentsAreInTheMakefile(t *testing.T) {
-	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
+	included, err := filepath.Glob(filepath.Join(root, "tools/*/*.mk"))
 	if err != nil {
 		t.Fatal(err)
+	}
+	var makefile []byte
+	for _, name := range append(included, filepath.Join(root, "Makefile")) {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		makefile = append(makefile, text...)
 	}
 	target := regexp.MustCompile("(?m)(?:`|^    )make ([a-z-]+)")
 	for doc, text := range documents(t) {

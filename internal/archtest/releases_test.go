@@ -38,13 +38,13 @@ func TestWhatIsTestedIsListedAsItIsPinned(t *testing.T) {
 		"containerd, inside berth": required(t, "go.mod", "github.com/containerd/containerd/v2"),
 		"containerd, beside berth": required(t, "tools/programs/go.mod", "github.com/containerd/containerd/v2"),
 		"runc":                     required(t, "tools/programs/go.mod", "github.com/opencontainers/runc"),
-		"kubelet":                  required(t, "tools/kubelet/go.mod", "k8s.io/kubernetes"),
-		"etcd":                     required(t, "tools/cluster/go.mod", "go.etcd.io/etcd/server/v3"),
-		"CoreDNS":                  required(t, "tools/cluster/go.mod", "github.com/coredns/coredns"),
+		"kubelet":                  required(t, "tools/lab/kubelet/go.mod", "k8s.io/kubernetes"),
+		"etcd":                     required(t, "tools/lab/cluster/go.mod", "go.etcd.io/etcd/server/v3"),
+		"CoreDNS":                  required(t, "tools/lab/cluster/go.mod", "github.com/coredns/coredns"),
 
-		"containerd 1.7, whose pods are adopted": required(t, "tools/containerd17/go.mod", "github.com/containerd/containerd"),
+		"containerd 1.7, whose pods are adopted": required(t, "tools/lab/containerd17/go.mod", "github.com/containerd/containerd"),
 
-		"control plane, kube-proxy, kubectl": required(t, "tools/kubelet/go.mod", "k8s.io/kubernetes"),
+		"control plane, kube-proxy, kubectl": required(t, "tools/lab/kubelet/go.mod", "k8s.io/kubernetes"),
 		"CRI":                                required(t, "go.mod", "k8s.io/cri-api"),
 		"CNI plug-ins":                       required(t, "tools/programs/go.mod", "github.com/containernetworking/plugins"),
 	} {

@@ -2,13 +2,13 @@
 
 // Package cluster runs Kubernetes clusters on berth, and says what their users notice.
 //
-// The nodes are network and mount namespaces of this host, each with a berth, a kubelet, directories,
-// a cgroup and a network for pods of its own. The control plane is static pods on the first node:
-// etcd, API server, controller manager and scheduler, from images of the programs that tools/kubelet
-// and tools/cluster pin. kube-proxy is a DaemonSet, and CoreDNS a Deployment. No node has a way out
-// of the bridge that connects them, and no image comes from a registry. Nodes join with certificates
-// that the test makes, or with kubeadm. In one cluster a node runs containerd's CRI plug-in instead of
-// berth.
+// The nodes are network and mount namespaces of this host, each with a berth, a kubelet,
+// directories, a cgroup and a network for pods of its own. The control plane is static pods on the
+// first node: etcd, API server, controller manager and scheduler, from images of the programs that
+// tools/lab/kubelet and tools/lab/cluster pin. kube-proxy is a DaemonSet, and CoreDNS a Deployment.
+// No node has a way out of the bridge that connects them, and no image comes from a registry. Nodes
+// join with certificates that the test makes, or with kubeadm. In one cluster a node runs
+// containerd's CRI plug-in instead of berth.
 //
 // First the tests use a cluster as people do: roll-outs, services, names, volumes, jobs, streams,
 // debuggers, resizes, drains. Then a node is cut off, and berth is killed, restarted and replaced by

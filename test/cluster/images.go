@@ -32,15 +32,15 @@ const repository = "localhost/berth-cluster/"
 // image is the name of the image of a program. All have the version of Kubernetes.
 func image(program string) string { return repository + program + ":" + version() }
 
-// version is the version of Kubernetes, as tools/kubelet pins it.
+// version is the version of Kubernetes, as tools/lab/kubelet pins it.
 var version = sync.OnceValue(func() string {
-	b, err := os.ReadFile("../../tools/kubelet/go.mod")
+	b, err := os.ReadFile("../../tools/lab/kubelet/go.mod")
 	if err != nil {
 		panic(err)
 	}
 	m := regexp.MustCompile(`k8s\.io/kubernetes (v\S+)`).FindSubmatch(b)
 	if m == nil {
-		panic("tools/kubelet/go.mod has no k8s.io/kubernetes")
+		panic("tools/lab/kubelet/go.mod has no k8s.io/kubernetes")
 	}
 	return string(m[1])
 })

@@ -120,7 +120,7 @@ func (k *kubelet) sandboxes(name string) []*runtimeapi.PodSandbox {
 	return resp.GetItems()
 }
 
-// generator is the kubelet's own reader of events (tools/kubelet/pleg), which lets its cache be
+// generator is the kubelet's own reader of events (tools/lab/kubelet/pleg), which lets its cache be
 // looked at.
 type generator struct {
 	t       testing.TB

@@ -1,4 +1,4 @@
-module berth/tools/containerd17
+module berth/tools/lab/containerd17
 
 go 1.26.6
 

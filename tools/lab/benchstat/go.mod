@@ -1,4 +1,4 @@
-module berth/tools/benchstat
+module berth/tools/lab/benchstat
 
 go 1.26.6
 

@@ -1,4 +1,4 @@
-module berth/tools/kubelet
+module berth/tools/lab/kubelet
 
 go 1.26.6
 

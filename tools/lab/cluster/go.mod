@@ -1,4 +1,4 @@
-module berth/tools/cluster
+module berth/tools/lab/cluster
 
 go 1.26.6
 

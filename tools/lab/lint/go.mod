@@ -1,4 +1,4 @@
-module berth/tools/lint
+module berth/tools/lab/lint
 
 go 1.26.6
 

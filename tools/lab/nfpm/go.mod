@@ -1,4 +1,4 @@
-module berth/tools/nfpm
+module berth/tools/lab/nfpm
 
 go 1.26.6
 

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# What is tested with programs of others, and how those are built. The Makefile includes this file.
+
+##@ Test with programs of others
+
+.PHONY: test-kubelet
+test-kubelet: setup tools build $(BUILD)/bin/kubelet $(BUILD)/bin/pleg ## Test pods that a kubelet runs, as root (the first run builds it, which takes minutes)
+	CGO_ENABLED=1 go test -race -vet=all -count=1 -timeout 25m $(if $(RUN),-run '$(RUN)') ./$(KUBELET)
+
+# containerd 1.7, which many nodes have that change to berth, and its shim. Other tests run those of $(LIBEXEC).
+CONTAINERD17 := $(BUILD)/containerd-1.7
+ADOPTTESTS    = $$(sed -nE 's/^func (Test[A-Za-z0-9]+)\(.*/^\1$$/p' test/e2e/adopt*_test.go | paste -sd '|')
+
+.PHONY: test-adopt
+test-adopt: export BERTH_PICK := $(or $(PICK),all)
+test-adopt: export BERTH_TEST_CONTAINERD := $(CONTAINERD17)
+test-adopt: setup tools build $(CONTAINERD17)/containerd $(CONTAINERD17)/containerd-shim-runc-v2 $(BUILD)/bin/kubelet $(BUILD)/bin/pleg ## Test berth adopt with containerd 1.7, as root: RUN=Faults/killed for less
+	CGO_ENABLED=1 go test -race -vet=all -count=$(or $(COUNT),1) -timeout 30m -run "$(or $(RUN),$(ADOPTTESTS))" ./test/e2e
+	CGO_ENABLED=1 go test -race -vet=all -count=$(or $(COUNT),1) -timeout 25m -run '$(or $(RUN),GoesOnWithAdoptedPods)' ./$(KUBELET)
+
+# What a cluster consists of, besides etcd and CoreDNS.
+KUBERNETES := $(addprefix $(BUILD)/bin/,kubelet kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubectl kubeadm)
+
+# MINUTES is for how long berth is killed again and again.
+.PHONY: test-cluster
+test-cluster: export BERTH_CLUSTER_MINUTES := $(MINUTES)
+test-cluster: setup tools build $(KUBERNETES) $(BUILD)/bin/etcd $(BUILD)/bin/coredns ## Test Kubernetes clusters on berth, as root (the first run builds them): RUN=OneNode or RUN=Kubeadm for less
+	@mkdir -p $(BUILD)/cluster
+	CGO_ENABLED=1 go test -race -vet=all -count=1 -timeout $$((45 + $(or $(MINUTES),3)))m -v $(if $(RUN),-run '$(RUN)') ./$(CLUSTER) | tee $(BUILD)/cluster/test.log
+
+.PHONY: page
+page: ## Test the page of berth ui in a headless Chromium, with pictures of it in build/page
+	@command -v chromium >/dev/null || { \
+	  ((EUID == 0)) || { echo "make page: there is no chromium: install it, or run this once as root" >&2; exit 1; }; \
+	  apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends chromium fonts-dejavu-core; }
+	go test $(TESTFLAGS) -count=$(or $(COUNT),1) -v ./tools/page ./$(BROWSER)
+
+# The samples are in Go's benchmark format, and benchstat makes tables of them.
+OUT ?= bench
+.PHONY: bench tables
+bench: setup tools build ## Compare berth with containerd's CRI plug-in, as root: ARGS=-quick OUT=/tmp/bench for less, ARGS='-scale -with crio' beside CRI-O
+	go build -o $(BUILD)/bin/bench ./test/bench
+	$(BUILD)/bin/bench -build $(BUILD) -out $(OUT) $(ARGS)
+	@$(MAKE) tables OUT='$(OUT)'
+
+# $(call table,NAME,ARGUMENTS) appends to the table of a file of samples, if there is one.
+table = if [[ -e $(OUT)/$(1).txt ]]; then $(BUILD)/bin/benchstat $(2) $(OUT)/$(1).txt >> $(OUT)/$(1).benchstat; fi
+tables: $(BUILD)/bin/benchstat ## Write the tables of what make bench has measured
+	rm -f $(OUT)/*.benchstat
+	$(call table,results,-col '/daemon@(containerd crio berth)')
+	$(call table,scale,-col '/daemon@(containerd crio berth)')
+	$(call table,scale,-filter /daemon:berth -col /pods)
+	$(call table,kubelets,-col '/daemon@(containerd crio berth)')
+	$(call table,output,-col '/daemon@(containerd crio berth)')
+	$(call table,busy,-col '/daemon@(containerd crio berth)')
+	$(call table,probes,-col '/daemon@(containerd berth-oci berth)')
+	$(call table,runtimes,-col /runtime)
+	$(call table,tricks,-table /of -col '/trick@(off on)')
+
+.PHONY: conformance
+conformance: setup tools build ## Write docs/conformance.md with the critest in PATH, as root: ARGS='-runtime cri-o=SOCKET,NRI-SOCKET' for another runtime
+	go build -o $(BUILD)/bin/conformance ./test/conformance
+	$(BUILD)/bin/conformance -build $(BUILD) $(ARGS)
+
+.PHONY: lint
+lint: $(BUILD)/lint/golangci-lint ## Run golangci-lint (the first run builds it, which takes minutes)
+	$< run --timeout 20m $(PKG)
+
+.PHONY: rules
+rules: $(BUILD)/promtool ## Check the Prometheus rules, and the queries of the Grafana board, with promtool
+	$< check rules contrib/prometheus/berth-rules.yaml
+	$< test rules contrib/prometheus/berth-rules-test.yaml
+	@{ echo 'groups: [{name: board, rules: ['; \
+	  sed -n 's/^ *"expr": \(".*"\),$$/{record: a:query, expr: \1},/p' contrib/grafana/berth.json | \
+	  awk '{ sub("a:query", "query:" NR); gsub(/\$$__rate_interval/, "5m"); print }'; echo ']}]'; } > $(BUILD)/board.yaml
+	[[ $$(grep -c '"expr"' contrib/grafana/berth.json) == $$(grep -c record: $(BUILD)/board.yaml) ]]
+	$< check rules $(BUILD)/board.yaml
+
+$(BUILD)/lint/golangci-lint: tools/lab/lint/go.mod tools/lab/lint/go.sum
+	cd tools/lab/lint && go build -ldflags '-s -w' -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	@touch $@
+
+$(BUILD)/bin/benchstat: tools/lab/benchstat/go.mod tools/lab/benchstat/go.sum
+	cd tools/lab/benchstat && go build -ldflags '-s -w' -o $@ golang.org/x/perf/cmd/benchstat
+	@touch $@
+
+$(KUBERNETES): $(BUILD)/bin/%: tools/lab/kubelet/go.mod tools/lab/kubelet/go.sum
+	cd tools/lab/kubelet && version=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
+	  go build -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$version" -o $@ k8s.io/kubernetes/cmd/$*
+	@touch $@
+
+$(CONTAINERD17)/%: tools/lab/containerd17/go.mod tools/lab/containerd17/go.sum
+	cd tools/lab/containerd17 && version=$$(go list -m -f '{{.Version}}' github.com/containerd/containerd) && \
+	  go build -ldflags "$(STRIP) -X github.com/containerd/containerd/version.Version=$$version" -o $@ github.com/containerd/containerd/cmd/$*
+	@touch $@
+
+$(BUILD)/bin/etcd: tools/lab/cluster/go.mod tools/lab/cluster/go.sum
+	cd tools/lab/cluster && go build -ldflags '-s -w' -o $@ go.etcd.io/etcd/server/v3
+	@touch $@
+
+$(BUILD)/bin/coredns: tools/lab/cluster/go.mod tools/lab/cluster/go.sum tools/lab/cluster/coredns/main.go
+	cd tools/lab/cluster && go build -ldflags '-s -w' -o $@ ./coredns
+	@touch $@
+
+# The part of the kubelet that reads events, for tests to look into.
+$(BUILD)/bin/pleg: tools/lab/kubelet/go.mod tools/lab/kubelet/go.sum tools/lab/kubelet/pleg/main.go
+	cd tools/lab/kubelet && go build -ldflags '-s -w' -o $@ ./pleg
+	@touch $@
+
+# promtool is of Debian's package, which is not installed: it would start a server.
+$(BUILD)/promtool:
+	@mkdir -p $(BUILD)/prometheus
+	apt-get update -q
+	cd $(BUILD)/prometheus && apt-get download -q prometheus && dpkg -x prometheus_*.deb .
+	cp $(BUILD)/prometheus/usr/bin/promtool $@
+	rm -rf $(BUILD)/prometheus
+
+$(BUILD)/bin/nfpm: tools/lab/nfpm/go.mod tools/lab/nfpm/go.sum
+	cd tools/lab/nfpm && go build -ldflags '-s -w' -o $@ github.com/goreleaser/nfpm/v2/cmd/nfpm
+	@touch $@

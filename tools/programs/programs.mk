@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# The programs that berth runs pods with. The Makefile includes this file.
+
+##@ Programs
+
+# tools/programs/go.mod pins the versions of these programs. A change there rebuilds them, and nothing
+# else does. `go build -o` does not touch a file that is up to date, so the recipes do.
+PINNED  := tools/programs/go.mod tools/programs/go.sum
+PLUGINS := bridge loopback host-local portmap firewall
+
+# berth runs pods with these. Tests and bench also start a containerd beside berth.
+.PHONY: tools programs
+programs: $(addprefix $(LIBEXEC)/,containerd-shim-runc-v2 runc pause berth-logger berth-exec berth-seccomp) $(addprefix $(CNI)/,$(PLUGINS))
+tools: programs $(LIBEXEC)/containerd ## Build the shim, runc, pause, berth-logger, berth-exec, berth-seccomp, the CNI plug-ins, and containerd for tests
+
+$(LIBEXEC)/containerd-shim-runc-v2: package := ./shim
+$(LIBEXEC)/containerd-shim-runc-v2: $(wildcard tools/programs/shim/*.go)
+$(LIBEXEC)/containerd:              package := github.com/containerd/containerd/v2/cmd/containerd
+$(LIBEXEC)/containerd-shim-runc-v2 $(LIBEXEC)/containerd: $(PINNED)
+	cd tools/programs && version=$$(go list -m -f '{{.Version}}' github.com/containerd/containerd/v2) && \
+	  go build -ldflags "$(STRIP) -X github.com/containerd/containerd/v2/version.Version=$$version" -o $@ $(package)
+	@touch $@
+
+$(LIBEXEC)/runc: $(PINNED)
+	cd tools/programs && CGO_ENABLED=1 go build -tags 'seccomp netgo osusergo' \
+	  -ldflags '$(STRIP) -linkmode external -extldflags -static' -o $@ github.com/opencontainers/runc
+	@touch $@
+
+$(CNI)/bridge $(CNI)/loopback:   kind := main
+$(CNI)/host-local:               kind := ipam
+$(CNI)/portmap $(CNI)/firewall:  kind := meta
+$(addprefix $(CNI)/,$(PLUGINS)): $(CNI)/%: $(PINNED)
+	cd tools/programs && go build -ldflags '$(STRIP)' -o $@ github.com/containernetworking/plugins/plugins/$(kind)/$*
+	@touch $@
+
+# How every C program is compiled: static, because a container has no libraries for it, and as one
+# that is hard to make do something else. test/e2e reads what comes of it from the headers of the
+# programs.
+HARDENED := -fPIE -static-pie -fstack-protector-strong -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2 \
+  -Wl,-z,relro,-z,now,-z,noexecstack
+COMPILE   = $(CC) -std=c11 $(HARDENED) -Os -s -Wall -Wextra -Werror
+
+$(LIBEXEC)/pause: pause/pause.c tools/programs/programs.mk
+	@mkdir -p $(@D)
+	$(COMPILE) -DVERSION='"$(VERSION)"' -o $@ $<
+
+$(LIBEXEC)/berth-logger: logger/logger.c tools/programs/programs.mk
+	@mkdir -p $(@D)
+	$(COMPILE) -o $@ $<
+
+
+$(LIBEXEC)/berth-exec: join/exec.c tools/programs/programs.mk
+	@mkdir -p $(@D)
+	$(COMPILE) -o $@ $<
+
+# Of the same libseccomp as runc above: it is what berth compares.
+$(LIBEXEC)/berth-seccomp: join/seccomp.c tools/programs/programs.mk
+	@mkdir -p $(@D)
+	$(COMPILE) -o $@ $< $$(pkg-config --static --cflags --libs libseccomp)
