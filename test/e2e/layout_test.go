@@ -14,7 +14,7 @@ import (
 	"berth/test/node"
 )
 
-// docs/operations.md, "From inside to beside, and back": pods stay while the containerd inside berth
+// docs/settings.md, "From inside to beside, and back": pods stay while the containerd inside berth
 // becomes one of its own process, on the same directories, and back. Nothing is counted as a restart, and
 // what ends while there is neither has its exact code.
 func TestPodsStayWhileTheirContainerdMovesOutAndBack(t *testing.T) {
@@ -65,7 +65,7 @@ func TestPodsStayWhileTheirContainerdMovesOutAndBack(t *testing.T) {
 	}
 }
 
-// docs/operations.md, the same with a containerd that has other directories: pods do not move, so they
+// docs/settings.md, the same with a containerd that has other directories: pods do not move, so they
 // are removed before. Images are pulled again, but for those that it has.
 func TestAnotherContainerdIsUsedOncePodsAreRemoved(t *testing.T) {
 	n := node.Start(t, node.Options{})
