@@ -15,7 +15,8 @@
 //
 // # To look at it live
 //
-// `berth status` shows a profile that cannot be loaded; aa-status lists what is loaded.
+// `berth status` shows whether the profile could not be loaded; aa-status lists the loaded
+// profiles.
 package apparmor
 
 import (
@@ -40,9 +41,10 @@ const loadTimeout = 10 * time.Second
 type AppArmor struct {
 	load func(profile string) error // does nothing for a profile that is loaded
 
-	mu      sync.Mutex
-	loading chan struct{} // closed once the profile was loaded, or could not be; nil: nobody loads it
-	err     error         // of the last time
+	mu sync.Mutex
+	// closed when loading ends, with or without an error; nil while no load is in flight
+	loading chan struct{}
+	err     error // of the last time
 }
 
 // Open begins to load the default profile. It returns nil where AppArmor is off, or is not for this
@@ -60,14 +62,14 @@ func Open(log *slog.Logger) *AppArmor {
 	a := &AppArmor{load: apparmor.LoadDefaultProfile}
 	go func() { // berth serves meanwhile
 		if err := a.Ensure(); err != nil {
-			log.Error("the default AppArmor profile cannot be loaded: containers that do not ask for another one are refused", "profile", Profile, "err", err)
+			log.Error("default AppArmor profile not loaded: containers that need it are refused", "profile", Profile, "err", err)
 		}
 	}()
 	return a
 }
 
-// Ensure loads the profile unless it is loaded: somebody may have removed it since. Whoever asks at
-// the same time shares the work, and waits for it within a bound.
+// Ensure loads the profile if it is not loaded: an administrator may have removed it. Concurrent
+// calls share one load, and wait for it within a bound.
 func (a *AppArmor) Ensure() error {
 	a.mu.Lock()
 	loading := a.loading
@@ -99,7 +101,7 @@ func (a *AppArmor) last() error {
 	return a.err
 }
 
-// Warning returns what a person should know of the profile; "" for nothing. a may be nil.
+// Warning returns a message for the operator if the profile could not be loaded, and "" otherwise.
 func (a *AppArmor) Warning() string {
 	if a == nil || a.last() == nil {
 		return ""

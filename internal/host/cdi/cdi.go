@@ -73,7 +73,8 @@ func (r *Registry) reload() error {
 	return nil
 }
 
-// notFound says which devices are missing, and what is wrong with files that may describe them.
+// notFound builds the error for missing devices. It lists the invalid specification files, because
+// one of them may describe a missing device.
 func (r *Registry) notFound(missing []string) error {
 	where := "no directory is configured (cdi.spec_dirs)"
 	if len(r.dirs) > 0 {

@@ -10,8 +10,8 @@ import (
 	specs "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// The library looks into each entry of a specification before it checks that there is one, so that a
-// null in a file would end berth. Its hook for checks is called before that.
+// The library looks into each entry of a specification before it checks that there is one, so that
+// a null in a file would end berth. Its hook for checks is called before that.
 func init() { cdi.SetSpecValidator(complete{}) }
 
 // complete refuses specifications with entries that are null.

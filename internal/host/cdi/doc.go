@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cdi knows the devices of the Container Device Interface (CDI): what the specification
-// files in the configured directories add to a container that asks for a device by its qualified
-// name, such as vendor.com/gpu=0. A device can add device nodes, environment variables, mounts,
-// groups and hooks.
+// Package cdi resolves devices of the Container Device Interface (CDI): it finds the specification
+// of a device, such as vendor.com/gpu=0, in the configured directories, and applies it to a
+// container. A device can add device nodes, environment variables, mounts, groups and hooks.
 //
 // # Promises
 //
-//   - A device that no specification has is an error that names the device, the directories that
-//     were searched, and what is wrong with the files in them. A container never runs without a
-//     device that it asked for.
+//   - If no specification describes a device, the error names the device, the directories that were
+//     searched, and the files in them that are invalid. A container never runs without a device
+//     that it asked for.
 //   - The specifications are in memory and are read again when a file changes. A device that is not
 //     found is looked for once more on disk, so that a specification which was written just before
 //     the request counts.

@@ -50,7 +50,8 @@ func Of(pid uint32) (string, error) {
 	return "", fmt.Errorf("find the cgroup of process %d: it has no memory controller", pid)
 }
 
-// Dir returns what [Of] returns for a process in a group that has this path in each hierarchy.
+// Dir returns the directory that [Of] would return for a process whose group has this path in each
+// hierarchy.
 func Dir(path string) string {
 	if V2() {
 		return filepath.Join(mount, path)
@@ -58,7 +59,7 @@ func Dir(path string) string {
 	return filepath.Join(mount, "memory", path)
 }
 
-// dirOf refuses the root group, since what is counted or ended there is not the container's.
+// dirOf refuses the root group, because its counters and processes are not those of a container.
 func dirOf(pid uint32, base, path string) (string, error) {
 	d := filepath.Join(base, filepath.Clean("/"+path))
 	if d == base {
@@ -67,7 +68,7 @@ func dirOf(pid uint32, base, path string) (string, error) {
 	return d, nil
 }
 
-// Procs lists the processes of the group itself, without those of its children.
+// Procs lists the processes of the group, without those of its child groups.
 func Procs(dir string) ([]int, error) {
 	b, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 	if absent(err) {
@@ -85,8 +86,8 @@ func Procs(dir string) ([]int, error) {
 	return pids, nil
 }
 
-// absent reports whether err says that a group is gone: before its file was opened, or (ENODEV)
-// since.
+// absent reports whether err means that the group is gone: ErrNotExist before its file was opened,
+// or ENODEV afterwards.
 func absent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
 }

@@ -12,19 +12,19 @@
 //   - An absent group has no processes, and ending or removing it succeeds.
 //   - A verdict is not made up: [OOMKills] returns errdefs.ErrNotFound, not 0, for a group that has
 //     no counter any more.
-//   - [KillAll] returns nil only after it saw the group empty. A group that cannot be looked into is
-//     an error, and not empty.
-//   - What was killed ends, whatever is frozen: [Force] and [KillAll] thaw what keeps it.
+//   - [KillAll] returns nil only after it saw the group empty. A group that cannot be looked into
+//     is an error, and not empty.
+//   - A process that was killed ends even if it is frozen: [Force] and [KillAll] thaw its groups.
 //   - The root group is refused everywhere.
 //   - A program is in its group of [Groups] before its first instruction, and so is all that it
-//     starts. The next berth tells a run that was cut off, which is ended, from one that finished,
-//     whose processes are left alone.
+//     starts. The next berth can tell a run that was cut off, and ends it, from a run that
+//     finished, and leaves its processes alone.
 //
 // # Never
 //
-// It does not make or move the groups of containers, which is the OCI runtime's work. The only ones
-// of these that it removes are those that a runtime left when it died ([RemoveAll]). It has systemd
-// remove those of scopes.
+// It does not make or move the groups of containers: the OCI runtime does. It removes a container's
+// group only if the runtime died and left it ([RemoveAll]). The groups of scopes are removed by
+// systemd at its request.
 //
 // # To look at it live
 //

@@ -18,11 +18,12 @@ import (
 
 // Force does all that can be done about a process p that was killed and has not ended. A process
 // can keep p from its end by tracing it, and a frozen group does so with cgroup v1. So Force thaws
-// the group dir and all groups below it, and sends SIGKILL to their processes; then to all that are
-// in the PID namespace whose first process p is, wherever they are; and takes those of them that
-// another group freezes out of that one's freezer. It waits for none of them. dir may be "".
+// the group dir and all groups below it, and sends SIGKILL to their processes. Then it kills all
+// processes in the PID namespace of which p is the init process, in whichever group they are, and
+// moves those that another group freezes out of that freezer. It waits for none of them. dir may be
+// "".
 //
-// held says what kept p from its end before, as far as /proc says that.
+// held describes the reason why p had not ended, as far as /proc shows it.
 func Force(dir string, p pidfd.Process) (held string, err error) {
 	held = heldBy(p.Pid)
 	errs := []error{}
@@ -46,11 +47,11 @@ func Force(dir string, p pidfd.Process) (held string, err error) {
 	return held, errors.Join(errs...)
 }
 
-// waitsForOthers is the function of the kernel in which the first process of a PID namespace waits,
-// at its end, for that of all others in there.
+// waitsForOthers is the kernel function in which the init process of a PID namespace waits, at its
+// end, until all other processes of the namespace have ended.
 const waitsForOthers = "zap_pid_ns_processes"
 
-// heldBy describes what a process does instead of ending, and which group freezes it.
+// heldBy describes why a killed process has not ended, and names the group that freezes it.
 func heldBy(pid uint32) string {
 	h, err := pidfd.HeldBy(pid)
 	if err != nil {
@@ -93,7 +94,7 @@ func within(dir string) (path string, ok bool) {
 	return path, path != ""
 }
 
-// letEnd thaws what may be frozen of a group whose processes were killed, with cgroup v1.
+// letEnd thaws a cgroup v1 group whose processes were killed.
 func letEnd(dir string) error {
 	path, ok := within(dir)
 	if !ok {
@@ -163,10 +164,10 @@ func FrozenBy(pid int) string {
 	return ""
 }
 
-// leaveFrozen moves a process that was killed, and that a group still freezes, to the root group of
-// the freezer, which nothing freezes: so it ends, and whoever else is in the frozen group stays
-// frozen. It goes by the pid: another process that got it just now would merely be one that nobody
-// freezes, since the one that was meant cannot end while it is frozen.
+// leaveFrozen moves a killed process that a group still freezes to the root group of the freezer,
+// which is never frozen. The process then ends, and the other processes of its group stay frozen.
+// It addresses the process by pid. That is safe: the process cannot end while it is frozen, and if
+// the pid was reused, the other process merely leaves a freezer.
 func leaveFrozen(pid int) error {
 	dir, frozen := frozenIn(pid)
 	if !frozen {

@@ -24,16 +24,16 @@ import (
 const finished = "user.berth.finished"
 
 // Groups are the groups of one kind of program that berth starts: each run of a program has a group
-// of its own, which the program is in before its first instruction. What a run leaves is known by
-// its group, also to the next berth, and nothing else is asked about any process.
+// of its own, which the program is in before its first instruction. The processes that a run leaves
+// are found by their group, also by the next berth, and by nothing else.
 //
-// The groups are in the unified hierarchy, which every kernel has beside those of cgroup v1, and
-// have no controllers.
+// The groups are in the unified hierarchy, because every kernel has it beside those of cgroup v1.
+// They have no controllers.
 type Groups struct {
 	name  string    // begins the names of the groups
-	bases []string  // where they are: new ones in the first
+	bases []string  // directories for the groups; new groups go into the first
 	keep  *os.File  // holds a mount that bases are in; nil without one
-	left  time.Time // until then what was cut off is left to finish its step
+	left  time.Time // until then, runs that an earlier berth cut off may finish their step
 
 	mu struct {
 		sync.Mutex
@@ -41,11 +41,11 @@ type Groups struct {
 	}
 }
 
-// NewGroups returns the groups of a name, which the next berth gives again. It makes none. What an
-// earlier berth has left at work may go on for the grace, since a program that is killed between two
-// of its steps may leave what nobody finds again. The error says why groups cannot be made on this
-// host: the kernel is older than Linux 5.7, which was the first to start a program in a group, or
-// the unified hierarchy cannot be mounted.
+// NewGroups returns the groups of a name, which the next berth gives again. It makes none.
+// Processes that an earlier berth left behind may go on for the grace period, because a program
+// that is killed between two steps may leak resources that are never found again. The error says
+// why this host cannot make groups: the kernel is older than Linux 5.7, the first that can start a
+// program in a group, or the unified hierarchy cannot be mounted.
 func NewGroups(name string, grace time.Duration) (*Groups, error) {
 	switch ok, err := kernelversion.GreaterEqualThan(kernelversion.KernelVersion{Kernel: 5, Major: 7}); {
 	case err != nil:
@@ -62,8 +62,9 @@ func NewGroups(name string, grace time.Duration) (*Groups, error) {
 		}
 		root = fmt.Sprintf("/proc/self/fd/%d", g.keep.Fd())
 	}
-	// systemd leaves alone what is below a group that it delegated, and groups below the root that
-	// it did not make. berth may have been started by systemd once, and from a terminal before.
+	// systemd leaves alone the groups below one that it delegated, and groups below the root that
+	// it did not make. Both places are used, because berth may have been started by systemd once
+	// and from a terminal before.
 	if own := ownGroup(); own != "/" && delegated(root+own) {
 		g.bases = append(g.bases, root+own)
 	}
@@ -82,8 +83,8 @@ func unified() (string, error) {
 	return "", fmt.Errorf("the unified cgroup hierarchy is not mounted: %w", fs.ErrNotExist)
 }
 
-// mountUnified mounts the unified hierarchy in no place: nobody else sees the mount, and it ends
-// with the file. The caller closes the file.
+// mountUnified mounts the unified hierarchy without attaching it anywhere: no other process sees
+// the mount, and it ends with the file. The caller closes the file.
 func mountUnified() (*os.File, error) {
 	ctx, err := unix.Fsopen("cgroup2", unix.FSOPEN_CLOEXEC)
 	if err == nil {
@@ -163,9 +164,9 @@ func (c *Group) Kill() error {
 	return err
 }
 
-// Finish ends the work with the group of a run that finished by itself: what the run left lives on,
-// and nothing ends it. The group is removed as soon as nothing is in it. After an error the group
-// looks like that of a run that was cut off.
+// Finish releases the group of a run that finished by itself. Processes that the run left live on.
+// The group is removed as soon as nothing is in it. After an error the group still counts as that
+// of a run that was cut off.
 func (c *Group) Finish() error {
 	defer c.done()
 	if remove(c.path) {
@@ -177,8 +178,8 @@ func (c *Group) Finish() error {
 	return nil
 }
 
-// Abandon kills what a run that was cut off has left. What does not end at once is left to End and
-// Sweep.
+// Abandon kills the processes of a run that was cut off. It does not wait: End and Sweep see to
+// those that do not end at once.
 func (c *Group) Abandon() error {
 	defer c.done()
 	if remove(c.path) {
@@ -211,9 +212,9 @@ func remove(path string) bool {
 	return rmdirs(path) == nil
 }
 
-// Leave moves this process out of its group, if that is one of Groups, and removes the group. It is
-// called before the end of a program that nobody waits for, which would leave the group behind. Without
-// a group it does nothing.
+// Leave moves this process out of its group, if that is one of Groups, and removes the group. Call
+// it at the end of a program whose parent does not wait for it, because the group would be left
+// behind. Without a group it does nothing.
 func Leave() error {
 	root, err := unified()
 	own := ownGroup()
@@ -230,10 +231,10 @@ func Leave() error {
 	return nil
 }
 
-// End ends what the runs for id have left that were cut off, in this berth or in an earlier one,
-// and returns when nothing of it is there. While the grace lasts (see NewGroups), End waits for
-// what is at work to end by itself. A run that goes on is cut off. What finished runs have left is
-// not touched. If ctx ends before, the error wraps ctx's.
+// End ends the processes of runs for id that were cut off, in this berth or in an earlier one, and
+// returns when all have ended. During the grace period (see NewGroups), End gives them time to end
+// by themselves. A run that goes on is cut off. Processes of finished runs are not touched. If ctx
+// ends before, the error wraps ctx's.
 func (g *Groups) End(ctx context.Context, id string) error {
 	paths, err := g.list(func(of string) bool { return of == id })
 	var errs []error
@@ -260,10 +261,10 @@ func (g *Groups) leave(ctx context.Context, path string) {
 	}
 }
 
-// Sweep kills what was cut off, of all IDs, without waiting for its end, and removes the groups in
-// which nothing is. It does not touch runs that go on, and kills nothing while the grace lasts. It
-// is called when the grace is over, and now and then, because what finished runs have left may have
-// ended since.
+// Sweep kills the processes of all runs that were cut off, without waiting for their end, and
+// removes empty groups. It does not touch runs that go on, and kills nothing while the grace lasts.
+// Call it when the grace period is over, and now and then, because processes that finished runs
+// left may have ended since.
 func (g *Groups) Sweep() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -301,8 +302,8 @@ func (g *Groups) list(wanted func(id string) bool) ([]string, error) {
 	return paths, nil
 }
 
-// hasFinished reports whether a group is marked as that of a run that finished. The group of a run
-// that was cut off is not, and neither is one that is gone.
+// hasFinished reports whether the group is marked as belonging to a run that finished. The group of
+// a run that was cut off is not, and neither is one that is gone.
 func hasFinished(path string) (bool, error) {
 	switch err := getAttr(path, finished, make([]byte, 1)); {
 	case err == nil:

@@ -18,8 +18,8 @@ import (
 )
 
 // KillAll sends SIGKILL to all processes of the group, and of the groups below it, until it sees
-// none left. It thaws those that are frozen. If ctx ends before, the error wraps ctx's and says how many remain. An empty dir names
-// no group, and is a success.
+// none left. It thaws those that are frozen. If ctx ends first, the error wraps ctx's and contains
+// the number of remaining processes. An empty dir names no group, and is a success.
 func KillAll(ctx context.Context, dir string) error {
 	if dir == "" {
 		return nil
@@ -34,7 +34,7 @@ const (
 	slowestLook = 100 * time.Millisecond
 )
 
-// killAll does what [KillAll] does, and reports whether it found a process.
+// killAll implements [KillAll], and reports whether it found a process.
 func killAll(ctx context.Context, dir string) (found bool, err error) {
 	var left int
 	for range retry.Doubling(ctx.Done(), firstLook, slowestLook) {
@@ -52,7 +52,7 @@ func killAll(ctx context.Context, dir string) (found bool, err error) {
 	return found, fmt.Errorf("end the processes of cgroup %s: %d remain: %w", dir, left, ctx.Err())
 }
 
-// killOnce signals every process that it finds and says how many those were.
+// killOnce signals every process that it finds and returns their number.
 func killOnce(dir string) (left int, err error) {
 	members := map[string][]int{}
 	dirs, err := tree(dir)

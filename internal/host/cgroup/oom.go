@@ -25,8 +25,9 @@ func OOMKillsBelow(dir string) (uint64, error) {
 
 // OOMKills returns how many processes the OOM killer killed in the group and in those below it:
 // oom_kill in memory.events, which includes the groups below (v2), or the sum of those in
-// memory.oom_control of each group (v1, Linux 4.13). What a group had counted that is removed is not
-// in the sum, and of very many groups below only some are ([mostBelow]).
+// memory.oom_control of each group (v1, Linux 4.13). The sum does not contain the counts of groups
+// that were removed, and if there are very many groups below, it contains only some of them
+// ([mostBelow]).
 //
 // It returns errdefs.ErrNotFound if there is no counter: the group is gone, or never had a memory
 // controller. That is not a verdict of 0, and the caller must ask somebody else. systemd removes a
@@ -71,8 +72,8 @@ func below(dir string) (dirs []string) {
 	return dirs
 }
 
-// hasBelow reports whether there are groups below a group: a directory of a cgroup has a link of its
-// own, one from above, and one from each group below.
+// hasBelow reports whether there are groups below a group: a directory of a cgroup has a link of
+// its own, one from above, and one from each group below.
 func hasBelow(dir string) bool {
 	var st unix.Stat_t
 	return unix.Stat(dir, &st) == nil && st.Nlink > 2

@@ -55,9 +55,9 @@ func (w *OOMWatch) Close() error {
 	return nil
 }
 
-// Watch begins to watch a group under an ID, in the place of the one that the ID had. all says that
-// every kill is noticed. It returns errdefs.ErrNotFound for a group that is gone. Cgroup v1 does
-// not notify of kills that follow from the node's own lack of memory.
+// Watch begins to watch a group under an ID, and replaces the group that was watched under that ID.
+// all is true if every kill is noticed. It returns errdefs.ErrNotFound for a group that is gone.
+// Cgroup v1 does not notify of kills that follow from the node's own lack of memory.
 func (w *OOMWatch) Watch(id, dir string) (all bool, err error) {
 	w.Forget(id)
 	w.mu.Lock()
@@ -148,8 +148,8 @@ func (w *OOMWatch) Run(ctx context.Context, noted func(ids []string)) error {
 	}
 }
 
-// named returns the IDs that what was read may be about. An eventfd, and an inotify instance whose
-// queue has overflown, do not say which: it may be any.
+// named returns the IDs that the events in read may concern. An eventfd, and an inotify instance
+// whose queue overflowed, do not name the group: then all IDs are returned.
 func (w *OOMWatch) named(read []byte) (ids []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -179,12 +179,12 @@ func (w *OOMWatch) named(read []byte) (ids []string) {
 	return ids
 }
 
-// LimitHits returns a number for a group, and for each group above it, which grows when that group
-// runs into a memory limit of its own: oom in memory.events.local, which counts what made the OOM
-// killer fire (v2), or the instant of the reading, if the most that the group has ever used is as
-// much as its limit (v1, whose failcnt does not count in all kernels). The limits of the groups below
-// it count for the group itself, but not for those above. The root of the hierarchy
-// has no limit. It returns errdefs.ErrNotFound if the group is gone or has no memory controller.
+// LimitHits returns a number for a group and for each group above it, which grows when that group
+// reaches a memory limit of its own. On v2 it is oom in memory.events.local, the count of OOM
+// situations. On v1, whose failcnt does not count in all kernels, it is the time of the reading if
+// the group's peak usage equals its limit. The limits of the groups below it count for the group
+// itself, but not for those above. The root of the hierarchy has no limit. It returns
+// errdefs.ErrNotFound if the group is gone or has no memory controller.
 func LimitHits(dir string) (hits []uint64, err error) {
 	root := mount
 	if !V2() {
@@ -224,7 +224,8 @@ func number(dir, file string) (uint64, error) {
 	return strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
 }
 
-// limitHitsBelow returns the number of a group that also grows when one below it runs into its limit.
+// limitHitsBelow returns the number of a group that also grows when one below it runs into its
+// limit.
 func limitHitsBelow(dir string, own uint64) (uint64, error) {
 	if V2() {
 		return eventsOf(dir, "memory.events")

@@ -16,11 +16,11 @@ import (
 	"berth/internal/base/retry"
 )
 
-// RemoveAll ends the processes of a group and removes it, and all groups below it, from every
-// hierarchy. path names the group as the OCI spec of a container does: /PARENT/ID on cgroupfs, and
-// SLICE:PREFIX:ID with the systemd driver, where the group is that of a scope, which is stopped.
-// Removing an absent group succeeds. The root group is refused. found says that there was a process
-// to end, also where an error says that not all was done.
+// RemoveAll ends the processes of a group and removes the group, with all groups below it, from
+// every hierarchy. path is the group as in the OCI spec of a container: /PARENT/ID on cgroupfs, and
+// SLICE:PREFIX:ID with the systemd driver, where the group belongs to a scope, which is stopped.
+// Removing an absent group succeeds. The root group is refused. found is true if there was a
+// process to end, even if RemoveAll returns an error.
 func RemoveAll(ctx context.Context, path string) (found bool, err error) {
 	if unit, ok := scopeOf(path); ok {
 		return stopScope(ctx, unit)

@@ -33,8 +33,9 @@ func scopeOf(path string) (unit string, ok bool) {
 // --kill-whom=).
 const allOrFail = systemd.Who("all-fail")
 
-// stopScope kills what is in a scope, and stops it. systemd alone may remove the group of a unit of
-// its own. Stopping an absent scope succeeds, and there is none where systemd is not process 1.
+// stopScope kills the processes in a scope and stops it, because only systemd may remove the group
+// of one of its units. Stopping an absent scope succeeds, and there is none where systemd is not
+// process 1.
 //
 // A stop alone would give the processes SIGTERM and up to 90 seconds. A scope without processes is
 // stopped as well, and one that failed is forgotten: systemd would keep both.

@@ -13,9 +13,9 @@ import (
 // freezer is where the groups of the freezer are mounted with cgroup v1.
 const freezer = mount + "/freezer"
 
-// Thaw lets the processes of a group run on that were frozen, whoever froze them. dir is what [Of]
-// returns. Groups below it stay as they are: a container may have frozen them itself. A group that
-// is not frozen, or that is gone, is a success.
+// Thaw lets the frozen processes of a group run on, regardless of which program froze them. dir is
+// a result of [Of]. Groups below it stay as they are: a container may have frozen them itself. A
+// group that is not frozen, or that is gone, is a success.
 func Thaw(dir string) error {
 	if path, ok := within(dir); ok {
 		dir = filepath.Join(freezer, path)
@@ -24,8 +24,8 @@ func Thaw(dir string) error {
 	return err
 }
 
-// ThawAll thaws a group and all groups below it, in each hierarchy. thawed says that one was
-// frozen. An absent group is a success.
+// ThawAll thaws a group and all groups below it, in each hierarchy. thawed is true if one of them
+// was frozen. An absent group is a success.
 func ThawAll(dir string) (thawed bool, err error) {
 	errs := []error{}
 	for _, d := range everywhere(dir) {
@@ -46,9 +46,9 @@ func thawTree(dir string) (thawed bool, err error) {
 	return thawed, errors.Join(errs...)
 }
 
-// thaw thaws one group in the hierarchy that dir is in. Only the unified one and the one of the
-// freezer freeze processes. thawed says that it was frozen. If the group cannot say that, it is
-// thawed as well.
+// thaw thaws one group in the hierarchy that dir is in. Only the unified hierarchy and that of the
+// freezer freeze processes. thawed is true if the group was frozen. If the state cannot be read,
+// the group is thawed as well.
 func thaw(dir string) (thawed bool, err error) {
 	name, normal := "freezer.state", "THAWED"
 	if V2() || strings.HasPrefix(dir, filepath.Join(mount, "unified")+"/") {

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// prefix marks the names of what berth keeps, since others may use the same store.
+// prefix marks the names of berth's descriptors, because others may use the same store.
 const prefix = "berth-"
 
 const (
@@ -32,7 +32,7 @@ const (
 // Store is the manager's store. Its methods may be called from any goroutine.
 type Store struct {
 	log  *slog.Logger
-	sock int // -1: there is no manager
+	sock int // -1 if there is no manager
 	to   unix.Sockaddr
 
 	mu struct {
@@ -44,8 +44,8 @@ type Store struct {
 	wake chan struct{} // holds one token when something may wait
 }
 
-// order is what the manager is to do about one name. The manager adds a descriptor to those that it
-// has under a name, so one that takes the place of another is dropped first.
+// order is a queued change to the manager's store for one name. The manager adds a descriptor to
+// those that it has under a name, so one that takes the place of another is dropped first.
 type order struct {
 	drop bool
 	fd   int // to be kept, after the drop; none if there is nothing to be kept
@@ -83,13 +83,13 @@ func (s *Store) Keep(id string, fd int) {
 	}
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
-		s.log.Warn("a descriptor cannot be kept for the next berth", "id", id, "err", err)
+		s.log.Warn("descriptor not kept for the next berth", "id", id, "err", err)
 		return
 	}
 	s.put(prefix+id, order{fd: own})
 }
 
-// Drop gives up what is kept under id, which may be nothing.
+// Drop removes the descriptor stored under id, if any.
 func (s *Store) Drop(id string) {
 	if s.sock >= 0 {
 		s.put(prefix+id, order{drop: true, fd: none})
@@ -125,8 +125,9 @@ func (o order) close() {
 	}
 }
 
-// Run sends what waits until ctx ends, and then, for a moment, what waits still: a container that was
-// started just before berth stops is watched by the next one. Nothing is sent after it has returned.
+// Run sends queued changes until ctx ends, and then for a moment those that are still queued, so
+// that the next berth watches a container that was started just before this one stops. Nothing is
+// sent after it has returned.
 func (s *Store) Run(ctx context.Context) error {
 	defer s.close()
 	for {
@@ -136,7 +137,7 @@ func (s *Store) Run(ctx context.Context) error {
 			case errors.Is(err, unix.EAGAIN):
 				continue
 			case err != nil:
-				s.log.Warn("the service manager does not take a descriptor", "err", err)
+				s.log.Warn("service manager does not take a descriptor", "err", err)
 				wait = time.After(retryAfter)
 			}
 		}
@@ -150,7 +151,7 @@ func (s *Store) Run(ctx context.Context) error {
 	}
 }
 
-// flush sends what waits, unless the manager does not take it.
+// flush sends queued changes for as long as the manager takes them.
 func (s *Store) flush(ctx context.Context) {
 	if s.sock < 0 {
 		return
@@ -158,7 +159,7 @@ func (s *Store) flush(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
 	if err := s.send(ctx); err != nil {
-		s.log.Warn("the service manager does not take a descriptor before berth ends", "err", err)
+		s.log.Warn("service manager did not take a descriptor before berth ended", "err", err)
 	}
 }
 
@@ -237,10 +238,11 @@ func (s *Store) close() {
 // firstFD is the first inherited descriptor (SD_LISTEN_FDS_START).
 const firstFD = 3
 
-// Inherited returns the descriptors that the manager passes to this process, which the caller owns.
-// kept are those that an earlier berth left in the store, by ID. sockets are the Unix sockets that
-// listen on behalf of a socket unit (systemd.socket(5)). Everything else is closed. Inherited is to
-// be called once, early: it removes the environment variables that describe the descriptors.
+// Inherited returns the descriptors that the manager passed to this process. The caller owns them.
+// kept are those that an earlier berth left in the store, by ID. sockets are the listening Unix
+// sockets of a socket unit (systemd.socket(5)). All other inherited descriptors are closed.
+// Inherited is to be called once, early: it removes the environment variables that describe the
+// descriptors.
 func Inherited() (kept map[string]int, sockets []int) {
 	pid, count, names := os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS"), os.Getenv("LISTEN_FDNAMES")
 	for _, k := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {

@@ -22,13 +22,15 @@ type Pipes struct {
 	Stdin, Stdout, Stderr string
 }
 
-// Adopt makes o.Dir for a container whose shim copies its output into FIFOs that another runtime has
-// made, so that Open goes on where that runtime has stopped. Nobody else may write to the log any
-// more. The last line of the log is ended if it is torn, and line, unless it is empty, is written
-// after it. It can be cut off and called again: what it has finished once stays as it is.
+// Adopt makes o.Dir for a container whose shim copies its output into FIFOs that another runtime
+// has made, so that Open goes on where that runtime has stopped. No other process may write to the
+// log any more. The last line of the log is ended if it is torn, and line, unless it is empty, is
+// written after it. It is idempotent: after an interruption it can be called again, and finished
+// steps stay as they are.
 //
-// fs.ErrNotExist says that a FIFO is not there, and so nothing to go on with. [ErrLog] says that all is
-// done, but for the log, which is refused or cannot be written: the output waits, as it does then.
+// It returns fs.ErrNotExist if a FIFO is absent, because then there is nothing to take over. It
+// returns [ErrLog] if everything was done except for the log, because the log is refused or cannot
+// be written: the output then waits.
 func Adopt(o Options, from Pipes, line string) error {
 	if st, err := os.Stat(o.in("cursor")); err == nil && st.Size() == cursorSize {
 		return nil
@@ -47,11 +49,11 @@ func Adopt(o Options, from Pipes, line string) error {
 	return nil
 }
 
-// Settle brings what an earlier Run has taken from the pipes and not put into the log into it, an
-// unfinished line included, and writes line after it, unless that is empty or the last one already. It
-// takes nothing more. It is called before [RemoveAll] where somebody else goes on with the pipes; nobody
-// else has the stdio open then. It returns ErrNotFound as Open does, and tries again, if the log cannot
-// be written, until ctx ends.
+// Settle writes output that an earlier Run took from the pipes, an unfinished line included, into
+// the log. It then writes line, unless line is empty or already the last one. It takes nothing more
+// from the pipes. Call it before [RemoveAll] if another runtime takes over the pipes; no other
+// process has the stdio open then. It returns ErrNotFound as Open does. If the log cannot be
+// written, it retries until ctx ends.
 func Settle(ctx context.Context, o Options, line string) error {
 	l, err := Open(o)
 	if err != nil {
@@ -123,7 +125,7 @@ func adoptDir(o Options, from Pipes) error {
 	return nil
 }
 
-// begin writes the first cursor, which says that the directory is complete.
+// begin writes the first cursor, which marks the directory as complete.
 func (l *Log) begin() error {
 	var err error
 	if l.cursor, err = os.OpenFile(l.o.in("cursor"), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
@@ -135,8 +137,8 @@ func (l *Log) begin() error {
 // tail is how much of the end of a log is looked at for the line that Adopt writes.
 const tail = 4096
 
-// finish ends the last line of a log that is torn, and writes line after it unless it is the last one
-// already. It returns the new size.
+// finish ends a torn last line of a log, and writes line after it unless it is already the last
+// one. It returns the new size.
 func finish(f file, size int64, line string) (int64, error) {
 	r, ok := f.(io.ReaderAt)
 	if !ok {
@@ -168,9 +170,9 @@ type Held struct {
 	rest                  []byte // lines that could not be written
 }
 
-// HoldPipes opens the FIFOs of a container, so that what is in them is not dropped, and its stdin does
-// not end, while nobody else has them open. Nothing is read. The caller closes what it returns once
-// another has them open.
+// HoldPipes opens the FIFOs of a container, so that their content is not dropped, and its stdin
+// does not end, while no other process has them open. Nothing is read. The caller closes the result
+// once another process has opened the FIFOs.
 func HoldPipes(p Pipes) (*Held, error) {
 	h := &Held{}
 	for _, pipe := range []struct {
@@ -193,8 +195,8 @@ func HoldPipes(p Pipes) (*Held, error) {
 	return h, nil
 }
 
-// WriteRest writes what is left in the FIFOs of a container that has ended at the end of its log. It is
-// called once nobody else writes to the log, or reads the FIFOs, any more. What was read and could not be
+// WriteRest appends the content of an ended container's FIFOs to its log. Call it once no other
+// process writes to the log or reads the FIFOs any more. Output that was read but could not be
 // written is kept for the next call: see [Held.Unwritten].
 func (h *Held) WriteRest(o Options) error { return h.writeRest(o, host{}) }
 
@@ -203,7 +205,7 @@ func (h *Held) Unwritten() int { return len(h.rest) }
 
 func (h *Held) writeRest(o Options, d disk) error {
 	var unread error
-	if len(h.rest) == 0 { // what is kept is bounded by the pipes
+	if len(h.rest) == 0 { // the kept output is at most the capacity of the pipes
 		unread = h.gather(o)
 	}
 	if o.LogPath == "" {
@@ -226,7 +228,7 @@ func (h *Held) writeRest(o Options, d disk) error {
 	return errors.Join(unread, err)
 }
 
-// gather makes lines of what is left in the FIFOs.
+// gather formats the content of the FIFOs into log lines.
 func (h *Held) gather(o Options) error {
 	var errs []error
 	for _, pipe := range []struct {
@@ -242,7 +244,7 @@ func (h *Held) gather(o Options) error {
 	return errors.Join(errs...)
 }
 
-// left reads what is in a pipe as it is called, and waits for nothing: something that has outlived the
+// left reads the current content of a pipe without waiting, because a process that outlived the
 // container may write on. f may be nil.
 func left(f *os.File) (text []byte, err error) {
 	if f == nil {
@@ -278,7 +280,7 @@ func readNow(fd int) (text []byte, err error) {
 	return text, nil
 }
 
-// Close lets go of the FIFOs. What is in those that nobody else has open is dropped.
+// Close closes the FIFOs. The kernel drops the content of those that no other process has open.
 func (h *Held) Close() error {
 	var errs []error
 	for _, f := range []*os.File{h.stdin, h.stdout, h.stderr} {

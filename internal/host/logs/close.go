@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Close stops Run. What lies in Dir stays, for Open, and so does the output that waits in the
-// pipes. It waits for nothing; it always returns nil.
+// Close stops Run. The files in Dir stay for Open, and so does the output that waits in the pipes.
+// It does not wait, and always returns nil.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -31,7 +31,7 @@ func (l *Log) Close() error {
 	return nil
 }
 
-// closeFilesLocked closes what is open once nobody can use it any more.
+// closeFilesLocked closes the open files once they have no users.
 func (l *Log) closeFilesLocked() {
 	if !l.mu.closed || l.mu.users > 0 || l.mu.done {
 		return
@@ -57,11 +57,12 @@ func (l *Log) Remove() error {
 	return RemoveAll(l.o.Dir)
 }
 
-// RemoveAll removes the stdio in dir, whoever made it, and ends its logger. Nobody may use it any
-// more. It is idempotent.
+// RemoveAll removes the stdio in dir, whether berth or another runtime made it, and ends its
+// logger. The stdio must not be in use any more. It is idempotent.
 func RemoveAll(dir string) error {
 	dismiss(dir)
-	// First: without it Open finds no stdio, whatever else a removal that is cut off has left.
+	// The cursor goes first: without it Open finds no stdio, even if the removal is cut off
+	// afterwards.
 	if err := os.Remove(filepath.Join(dir, "cursor")); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
 		return fmt.Errorf("remove stdio: %w", err)
 	}

@@ -20,23 +20,23 @@ import (
 
 // disk is where logs lie. Any call may hang for ever.
 type disk interface {
-	// open opens or makes the log at path below dir, and says which file it is and how long.
+	// open opens or creates the log at path below dir, and returns its inode and size.
 	open(dir, path string) (f file, inode uint64, size int64, err error)
 }
 
-// file is an open log. A write names its place: one that hung, on a disk that did not answer, and is
-// carried out after its berth has gone, writes the lines that the next berth has written there.
+// file is an open log. A write names its place: one that hung, on a disk that did not answer, and
+// is carried out after its berth has gone, writes the lines that the next berth has written there.
 type file interface {
 	io.ReaderAt
 	io.WriterAt
 	io.Closer
 	Truncate(size int64) error
-	// look says how long the file is, and whether it has a name.
+	// look returns the size of the file, and whether it still has a name.
 	look() (size int64, named bool, err error)
 }
 
-// openLog opens the log, unless it is open, and cuts off what a berth wrote that did not live to
-// record it. It needs the turn.
+// openLog opens the log if it is not open, and cuts off lines whose write an earlier berth did not
+// live to record. It needs the turn.
 func (l *Log) openLog() error {
 	if l.o.LogPath == "" {
 		l.out.known = nil
@@ -118,9 +118,9 @@ func (l *Log) put(lines []byte) error {
 	return nil
 }
 
-// followsHole reports whether what was written at a place stands behind a hole: the log was truncated
-// in the moment between the look at its length and the write. A line that was there would end before
-// that place, and not with a zero.
+// followsHole reports whether the bytes before offset at are a hole because the log was truncated
+// between reading its length and the write. A line in that place would end before the offset, and
+// not with a zero.
 func (l *Log) followsHole(at int64) bool {
 	var b [1]byte
 	if at == 0 {
@@ -130,15 +130,16 @@ func (l *Log) followsHole(at int64) bool {
 	return n == 1 && err == nil && b[0] == 0
 }
 
-// meet takes note of what others have done to the log since berth last wrote to it. The cursor says so
-// before anything is written: after a kill, the next berth cuts the log back to the length in the cursor.
+// meet detects changes that others made to the log since berth last wrote to it. It updates the
+// cursor before anything is written, because after a kill the next berth cuts the log back to the
+// length in the cursor.
 //
-// Others truncate a log (logrotate's copytruncate), and a write at the length that it had makes a hole,
-// which readers of the log read as NULs. And they delete it, or its directory, while berth goes on writing
-// to a file that nobody can read any more.
+// Others truncate a log (logrotate's copytruncate), and a write at the length that it had makes a
+// hole, which readers of the log read as NULs. Others also delete a log, or its directory, while
+// berth goes on writing to a file that no reader can open any more.
 //
-// A log that is longer than berth has written is no reason to write behind that: it may be the write of
-// an earlier berth, which hung and was carried out late.
+// If the log is longer than berth wrote, do not continue at its new end: the surplus may be the
+// write of an earlier berth, which hung and was carried out late.
 func (l *Log) meet() error {
 	if err := l.cut(); err != nil {
 		return err
@@ -160,11 +161,11 @@ func (l *Log) meet() error {
 	return nil
 }
 
-// noteInterval is how often it is reported what others do to a log, at most.
+// noteInterval is the least time between two reports of changes that others made to a log.
 const noteInterval = time.Minute
 
-// noteLog reports what others have done to the log. A pod that may write to its log does not decide how
-// much berth has to report.
+// noteLog reports a change that another program made to the log, at most once in noteInterval. The
+// limit keeps a pod that may write to its log from deciding how much berth reports.
 func (l *Log) noteLog(e event.Event) {
 	if now := time.Now(); l.out.noted.IsZero() || now.Sub(l.out.noted) >= noteInterval {
 		l.out.noted = now
@@ -172,7 +173,7 @@ func (l *Log) noteLog(e event.Event) {
 	}
 }
 
-// cut takes away what a write that failed half-way has left.
+// cut removes the remains of a write that failed half-way.
 func (l *Log) cut() error {
 	if !l.out.torn {
 		return nil
@@ -191,15 +192,15 @@ func (l *Log) cut() error {
 // host is the disk of this host.
 type host struct{}
 
-// beneath is how what a pod may have planted is resolved: nothing leads out of the directory.
+// beneath resolves paths that a pod may have manipulated: none leads out of the directory.
 const beneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
 
 func (host) open(dir, path string) (file, uint64, int64, error) {
 	if !filepath.IsAbs(dir) || !filepath.IsLocal(path) {
 		return nil, 0, 0, fmt.Errorf("it is not below the pod's log directory: %w", errdefs.ErrInvalidArgument)
 	}
-	// What the directory lies in is the administrator's, as /var/log/pods is, which may lead
-	// through links. The directory itself is made for one pod, and a pod that writes to
+	// The parent directory, such as /var/log/pods, belongs to the administrator, and its path may
+	// lead through links. The directory itself is made for one pod, and a pod that writes to
 	// /var/log/pods, as collectors of logs do, could put a link in its place: that one is not
 	// followed.
 	parent, name := filepath.Split(filepath.Clean(dir))
@@ -242,8 +243,8 @@ func (f logFile) look() (size int64, named bool, err error) {
 	return st.Size, st.Nlink > 0, errors.Join(cerr, err)
 }
 
-// openFile opens the log itself. What is there already is looked at before it is opened: opening a
-// device may do things, and a hard link may be somebody else's file.
+// openFile opens the log itself. An existing file is checked before it is opened, because opening a
+// device may have effects, and a hard link may be another user's file.
 func openFile(at int, name string) (file, uint64, int64, error) {
 	for {
 		fd, err := openat(at, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o640)
@@ -297,7 +298,7 @@ func openat(at int, name string, flags, mode int) (int, error) {
 	}
 }
 
-// refusal says why the kernel would not follow a path.
+// refusal explains why the kernel did not follow a path.
 func refusal(name string, err error) error {
 	switch {
 	case errors.Is(err, unix.ELOOP):

@@ -11,21 +11,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// When gatherAfter small rounds of a stream have followed each other within gatherTime, its pump waits
-// for gatherTime before the next. A round is small that has moved less than gatherBelow.
+// When gatherAfter small rounds of a stream have followed each other within gatherTime, its pump
+// waits for gatherTime before the next. A round is small that has moved less than gatherBelow.
 //
 // Otherwise a container that writes line by line wakes berth with each line, and both spend most of
-// their time waiting for each other at the pipe. The pipe does not run full meanwhile, unless 256 MB
-// come in a second.
+// their time waiting for each other at the pipe. The pipe does not run full meanwhile, unless 256
+// MB come in a second.
 const (
 	gatherAfter = 3
 	gatherTime  = time.Millisecond
 	gatherBelow = 64 << 10
 )
 
-// gather is called after a round that has moved n bytes, and waits for more output if the stream has
-// many small rounds. Neither a flush nor Close waits for that. What comes through a FIFO does not stay
-// there any longer than it must.
+// gather is called after a round that has moved n bytes, and waits for more output if the stream
+// has many small rounds. Neither a flush nor Close waits for that. Output in a FIFO is not delayed,
+// because the kernel drops it if the shim closes the FIFO.
 func (l *Log) gather(s *stream, n int64) {
 	last := s.rounded
 	s.rounded = time.Now()
@@ -42,7 +42,7 @@ func (l *Log) gather(s *stream, n int64) {
 		s.quick++
 		return
 	}
-	_ = s.watch(false) // it is less work if nobody watches, and no more than that
+	_ = s.watch(false) // unwatched is only cheaper, so an error changes nothing
 	t := time.NewTimer(l.gatherTime)
 	defer t.Stop()
 	select {
@@ -53,8 +53,8 @@ func (l *Log) gather(s *stream, n int64) {
 	s.rounded = time.Now()
 }
 
-// watch replaces the pipe by a duplicate that Go's poller watches, or does not watch. While a pipe is
-// watched, the kernel wakes a thread of berth at every write to it, although nobody may be waiting.
+// watch replaces the pipe by a duplicate that Go's poller watches, or does not watch. While a pipe
+// is watched, the kernel wakes a thread of berth at every write, even if no goroutine waits for it.
 func (s *stream) watch(watched bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,9 +80,10 @@ func (s *stream) watch(watched bool) error {
 	return nil
 }
 
-// newPipe makes a file of a descriptor, which does not block. The descriptor is the file's from now on.
+// newPipe makes a file of a descriptor, which does not block. The descriptor is the file's from now
+// on.
 func newPipe(fd int, watched bool) (*os.File, error) {
-	// Go watches what does not block when it is made a file of.
+	// Go's poller watches the file if it does not block when os.NewFile is called.
 	err := unix.SetNonblock(fd, watched)
 	f := os.NewFile(uintptr(fd), "pipe") //nolint:gosec // a descriptor
 	if err = errors.Join(err, unix.SetNonblock(fd, true)); err != nil {

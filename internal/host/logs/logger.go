@@ -19,16 +19,17 @@ import (
 	"berth/internal/base/event"
 )
 
-// pipesName is a file in Dir that says which pipes the container writes to, so that they can be found
-// again when the logger has gone.
+// pipesName is a file in Dir that records the inodes of the container's pipes, so that they can be
+// found again if the logger is gone.
 const pipesName = "pipes"
 
 // A logger that ends within steady of its start is not replaced at once, but after a wait.
 const steady = time.Second
 
-// attend returns once all is closed, or after Close. Until then it puts another logger in the place of
-// one that ends although the pipes are still needed: berth has their read ends meanwhile, so the
-// container notices nothing. Without a logger, the end of berth would be the end of the last reader.
+// attend returns once all is closed, or after Close. Until then it puts another logger in the place
+// of one that ends although the pipes are still needed: berth has their read ends meanwhile, so the
+// container notices nothing. Without a logger, the end of berth would be the end of the last
+// reader.
 func (l *Log) attend(all <-chan struct{}) {
 	wait, said, begun := firstWait, false, time.Time{}
 	for {
@@ -74,8 +75,8 @@ func (l *Log) sleepUnless(all <-chan struct{}, wait *time.Duration) bool {
 	return false
 }
 
-// awaitHangUp returns when the logger has ended the connection, or berth has. Without a connection it
-// returns at once.
+// awaitHangUp returns when the logger has ended the connection, or berth has. Without a connection
+// it returns at once.
 func (l *Log) awaitHangUp() {
 	l.mu.Lock()
 	conn := l.mu.logger
@@ -99,8 +100,8 @@ func (l *Log) awaitHangUp() {
 	})
 }
 
-// needsLogger reports whether a pipe has a writer, or something in it that is not in a spool yet. The
-// name of the socket would not answer that: others can remove it.
+// needsLogger reports whether a pipe has a writer, or something in it that is not in a spool yet.
+// The name of the socket would not answer that: others can remove it.
 func (l *Log) needsLogger() bool {
 	for _, s := range l.streams {
 		if pipe, _, _ := s.source(); pipe != nil && inUse(pipe) {
@@ -110,7 +111,8 @@ func (l *Log) needsLogger() bool {
 	return false
 }
 
-// inUse reports whether a pipe has a writer or holds something. What cannot be asked is in use.
+// inUse reports whether a pipe has a writer or holds something. If that cannot be determined, the
+// pipe is in use.
 func inUse(pipe syscall.RawConn) (used bool) {
 	err := pipe.Control(func(fd uintptr) {
 		asked := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}} //nolint:gosec // a descriptor
@@ -143,10 +145,12 @@ func (l *Log) replaceLogger() error {
 		return errors.Join(err, closeAll(files))
 	}
 	cmd := exec.Command(l.o.LoggerProgram, "io", l.o.Dir) //nolint:gosec // it is a program of berth's
-	cmd.Env = []string{}                                  // what systemd has given berth is not for it
+	// without the descriptors that systemd passed to berth
+	cmd.Env = []string{}
 	cmd.Dir = "/"
 	cmd.ExtraFiles = files
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // what ends berth leaves it alone
+	// a signal to berth's process group does not reach it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return errors.Join(fmt.Errorf("start berth-logger: %w", err), closeAll(files))
 	}
@@ -166,8 +170,9 @@ func (l *Log) replaceLogger() error {
 	return l.callsLogger(conn)
 }
 
-// readEnds opens the pipes once more, for stdout and stderr in this order. A terminal has one, which
-// stands for both. An open file of its own, and not a duplicate, does not share berth's flags.
+// readEnds opens the pipes once more, for stdout and stderr in this order. A terminal has one,
+// which stands for both. An open file of its own, and not a duplicate, does not share berth's
+// flags.
 func (l *Log) readEnds() (_ []*os.File, err error) {
 	var ends [2]*os.File
 	for i := range ends {
@@ -215,8 +220,8 @@ func (l *Log) callsLogger(fd int) error {
 	return nil
 }
 
-// notePipes writes down which pipes the container writes to. Without the file they are not found again
-// when the logger has gone while berth was away, and nothing else is lost.
+// notePipes writes down which pipes the container writes to. Without the file they are not found
+// again when the logger has gone while berth was away, and nothing else is lost.
 func (l *Log) notePipes(fds []int) {
 	if _, err := os.Lstat(l.o.in(pipesName)); err == nil {
 		return
@@ -244,12 +249,12 @@ func pipeOf(fd int) (uint64, error) {
 	return st.Ino, nil
 }
 
-// takeBack opens the pipes by way of the processes that write to them, where the logger has gone while
-// berth was away, and starts another logger. It is false if that cannot be, as when the container and
-// its shim have ended, too.
+// takeBack opens the pipes by way of the processes that write to them, where the logger has gone
+// while berth was away, and starts another logger. It returns false if that is not possible, for
+// example because the container and its shim have ended, too.
 //
-// The pipes and what is in them are there for as long as somebody may write. A container that has
-// written while there was no reader has got an error, or a SIGPIPE.
+// The pipes and their content exist for as long as a process has their write end open. A container
+// that has written while there was no reader has got an error, or a SIGPIPE.
 func (l *Log) takeBack() bool {
 	text, err := os.ReadFile(l.o.in(pipesName))
 	if err != nil || l.o.Pipe == nil {

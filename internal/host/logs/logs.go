@@ -19,10 +19,10 @@ import (
 	"berth/internal/base/event"
 )
 
-// DefaultMaxLine is how many bytes of a line go into one log line when Options do not say.
+// DefaultMaxLine is how many bytes of a line go into one log line if Options.MaxLine is 0.
 const DefaultMaxLine = 16 << 10
 
-// How long this package waits for what may never come.
+// Time limits for calls that may never return.
 const (
 	openTimeout   = 2 * time.Second        // Create, for the log's disk
 	reopenTimeout = 10 * time.Second       // Reopen, for the same, if its context is more patient
@@ -40,14 +40,14 @@ type Options struct {
 	// discarded.
 	LogDirectory, LogPath string
 	Stdin                 bool
-	// StdinOnce says that stdin ends when its first client has: see Attachment.CloseStdin.
+	// StdinOnce makes stdin end when its first client closes it: see Attachment.CloseStdin.
 	StdinOnce bool
 	Stdout    bool
 	Stderr    bool
-	// Terminal says that the container has a terminal, so that the shim copies its output.
+	// Terminal is set if the container has a terminal; the shim then copies its output.
 	Terminal bool
-	// LoggerProgram is the path of berth-logger for a runtime whose shim starts it: the output
-	// then comes through its pipes. Empty for FIFOs. Open needs it to replace a logger that was killed.
+	// LoggerProgram is the path of berth-logger for a runtime whose shim starts it: the output then
+	// comes through its pipes. Empty for FIFOs. Open needs it to replace a logger that was killed.
 	LoggerProgram string
 	// Pipe opens the read end of the pipe with an inode, which the container or its shim has open to
 	// write. It is asked where the logger has gone while berth was away. It may be nil.
@@ -57,7 +57,7 @@ type Options struct {
 	AnyUser bool
 	// MaxLine is in bytes; 0 for DefaultMaxLine. Longer lines are split.
 	MaxLine int
-	// Note is called with what happens to this container's output. It must not block. It may be nil.
+	// Note is called for each event of this container's output. It must not block. It may be nil.
 	Note func(e event.Event)
 }
 
@@ -79,20 +79,20 @@ type Log struct {
 	drained chan struct{} // see Drained
 	closing chan struct{} // closed by Close
 
-	// turn is held for whatever concerns the log file and the cursor. The log's disk may keep its
-	// holder for ever, so that everybody else waits for it with a bound.
+	// turn is held for all work on the log file and the cursor. A hung log disk may keep its holder
+	// for ever, so all others wait for it with a bound.
 	turn chan struct{}
 	out  struct { // needs the turn
 		file   file // nil: not open yet
 		inode  uint64
 		length int64 // of the log, as far as it is whole
-		// torn says that a write ended half-way, and the log may be longer than length.
+		// torn is set if a write ended half-way, so that the log may be longer than length.
 		torn bool
-		// noted is when it was last reported what others have done to the log.
+		// noted is when a change by others to the log was last reported.
 		noted time.Time
 		// known is the cursor of an earlier berth, until the log is open.
 		known *cursor
-		// dirty says that the cursor on disk is not the one in memory.
+		// dirty is set while the cursor on disk differs from the one in memory.
 		dirty bool
 	}
 
@@ -143,7 +143,7 @@ func create(o Options, d disk) (*Log, error) {
 	if err := l.openFiles(); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	// All of the cursor is written now, so that no later write of it needs room on the disk.
+	// The whole cursor is written now, so that no later write of it needs room on the disk.
 	if err := l.save(); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
@@ -171,12 +171,12 @@ func (l *Log) firstOpen() error {
 	if err := l.withTurn(ctx, l.openLog); errors.Is(err, errdefs.ErrInvalidArgument) {
 		return err
 	}
-	return nil // the pump tries again, and reports what is wrong
+	return nil // the pump retries, and reports the error
 }
 
-// Open takes up the stdio that an earlier berth made. It touches nothing but o.Dir, and waits for
-// nothing: Run repairs the log and writes what was left in the spools. ErrNotFound when there is
-// no stdio, or not all of it: its making, or its removal, was cut off.
+// Open takes up the stdio that an earlier berth made. It touches only o.Dir and does not wait: Run
+// repairs the log and writes the rest of the spools. It returns ErrNotFound if the stdio is absent
+// or incomplete, because its creation or its removal was cut off.
 func Open(o Options) (*Log, error) { return openOn(o, host{}) }
 
 func openOn(o Options, d disk) (*Log, error) {
@@ -222,7 +222,7 @@ func newLog(o Options, d disk) *Log {
 	return l
 }
 
-// openFiles opens what lies in Dir.
+// openFiles opens the files in Dir.
 func (l *Log) openFiles() (err error) {
 	l.over = l.stdinOver()
 	if l.o.Stdin && !l.over {

@@ -15,10 +15,10 @@ import (
 	"berth/internal/base/event"
 )
 
-// socket is the logger's, in Dir: see logger/logger.c for what is said over it.
+// socket is the name of the logger's socket in Dir; logger/logger.c describes its protocol.
 const socket = "logger"
 
-// loggerTimeout bounds each word with the logger, which answers at once unless it was stopped.
+// loggerTimeout bounds each exchange with the logger, which answers at once unless it was stopped.
 const loggerTimeout = 2 * time.Second
 
 // fifos returns the names of the FIFOs that there are.
@@ -35,8 +35,8 @@ func (l *Log) fifos() []string {
 	return names
 }
 
-// FIFOs returns what the shim is given for stdin, stdout and stderr: paths of FIFOs, or the URI by
-// which it starts the logger. They are empty for a stream that there is not.
+// FIFOs returns the shim's arguments for stdin, stdout and stderr: paths of FIFOs, or the URI by
+// which it starts the logger. They are empty for streams that the container does not have.
 func (l *Log) FIFOs() (stdin, stdout, stderr string) {
 	if l.o.Stdin {
 		stdin = l.o.in("stdin")
@@ -56,9 +56,9 @@ func (l *Log) FIFOs() (stdin, stdout, stderr string) {
 	return stdin, stdout, stderr
 }
 
-// Started says that the shim has made the task, or never will, and so holds its ends of the pipes:
-// from now on a pipe without writers has ended. The error, of a logger that does not answer, means
-// that the output would be lost: do not let the container run then.
+// Started is called once the shim has made the task, or never will, and so holds its ends of the
+// pipes: from now on a pipe without writers has ended. It returns an error if the logger does not
+// answer. The output would be lost: do not start the container then.
 func (l *Log) Started() error {
 	l.mu.Lock()
 	for _, f := range l.mu.keep {
@@ -112,7 +112,8 @@ func (l *Log) connect() bool {
 	return !l.isClosed()
 }
 
-// gone reports whether an error says that no logger listens: it has ended, or its socket was removed.
+// gone reports whether an error means that no logger listens: it has ended, or its socket was
+// removed.
 func gone(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED)
 }
@@ -176,7 +177,7 @@ func (l *Log) hangUpLocked() {
 	}
 }
 
-// dismiss says to the logger that all was taken.
+// dismiss tells the logger that all output was taken.
 func (l *Log) dismiss() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"berth/internal/base/event"
 )
 
-// What fails is tried again after firstWait, which doubles up to lastWait.
+// Failures are retried after firstWait, which doubles up to lastWait.
 const (
 	firstWait = 50 * time.Millisecond
 	lastWait  = 5 * time.Second
@@ -40,7 +40,7 @@ type stream struct {
 	noSplice  bool      // the spool's file system has no splice
 	noPunch   bool      // nor holes
 	inherited bool      // an earlier berth read the stream; false after the first round
-	ended     bool      // the pipe has ended, and all of it is in the log
+	ended     bool      // the pipe has ended, and all of its output is in the log
 	quick     int       // how many small rounds have followed each other closely: see gather
 	rounded   time.Time // when the last round ended
 
@@ -95,7 +95,8 @@ func (s *stream) detach() {
 	}
 }
 
-// flush asks the pump to bring what is in the pipe now into the log. The channel is closed then.
+// flush asks the pump to bring the current content of the pipe into the log. The channel is closed
+// then.
 func (s *stream) flush() <-chan struct{} {
 	done := make(chan struct{})
 	s.mu.Lock()
@@ -115,7 +116,7 @@ func (s *stream) wakeLocked() {
 	}
 }
 
-// over reports whether the stream has ended and all of it is in the log.
+// over reports whether the stream has ended and all of its output is in the log.
 func (s *stream) over() bool {
 	select {
 	case <-s.left:
@@ -125,13 +126,12 @@ func (s *stream) over() bool {
 	}
 }
 
-// pump moves one stream to the log until it ends, or Close. Nothing but these two ends it: what
-// fails is tried again. Each round moves what the pipe holds to the spool, and from there to the
-// log, before the next: output that cannot be written waits in the pipe, and then the container
-// waits.
+// pump moves one stream to the log until it ends, or Close. Nothing else ends it: failures are
+// retried. Each round moves the content of the pipe to the spool, and from there to the log, before
+// the next round: output that cannot be written waits in the pipe, and then the container waits.
 func (l *Log) pump(s *stream) {
 	defer close(s.left)
-	if s.ended || !l.append(s, false) { // what an earlier berth had taken
+	if s.ended || !l.append(s, false) { // the output that an earlier berth took
 		return
 	}
 	if !s.attached() {
@@ -224,8 +224,8 @@ func splice(from, to int, offset int64) (int64, error) {
 	return unix.Splice(from, nil, to, &offset, chunk, unix.SPLICE_F_NONBLOCK|unix.SPLICE_F_MOVE)
 }
 
-// takeNow takes without waiting. The error is EAGAIN when there is nothing. What splice did can be
-// seen in the spool's size, even by a berth that comes after one that was killed before this
+// takeNow takes without waiting. The error is EAGAIN when there is nothing. The size of the spool
+// shows how much splice moved, even to a berth that starts after this one was killed before it
 // returned.
 func (s *stream) takeNow(fd int) (int64, error) {
 	for !s.noSplice {
@@ -236,7 +236,7 @@ func (s *stream) takeNow(fd int) (int64, error) {
 			return n, nil
 		case errors.Is(err, unix.EINTR):
 		case errors.Is(err, unix.EINVAL):
-			s.noSplice = true // then a kill within the next two calls loses what was read
+			s.noSplice = true // then a kill within the next two calls loses the output read
 		default:
 			return 0, err
 		}
@@ -253,7 +253,7 @@ func (s *stream) takeNow(fd int) (int64, error) {
 	return int64(n), nil
 }
 
-// answer does what flush asked for.
+// answer carries out a flush.
 func (l *Log) answer(s *stream) (err error) {
 	s.mu.Lock()
 	waiting := s.mu.waiting
@@ -265,7 +265,7 @@ func (l *Log) answer(s *stream) (err error) {
 	if err != nil || len(waiting) == 0 {
 		return err
 	}
-	// What is in the pipe now; somebody may write for ever.
+	// Only the current content of the pipe: a process may write for ever.
 	pipe, _, _ := s.source()
 	rest := 0
 	cerr := pipe.Control(func(fd uintptr) {
@@ -299,7 +299,7 @@ func (l *Log) answer(s *stream) (err error) {
 	return nil
 }
 
-// end brings what is left of an ended stream into the log.
+// end brings the rest of an ended stream into the log.
 func (l *Log) end(s *stream) {
 	if !l.append(s, true) || l.takeTurn(context.Background()) != nil {
 		return
@@ -313,9 +313,9 @@ func (l *Log) end(s *stream) {
 
 var errSilent = errors.New("the log's disk does not answer")
 
-// append brings the whole lines of the spool into the log; with last, what is left, too. It does
-// not give up before Close, and is false then: a full disk holds the container's output up, it
-// does not lose it. Between attempts it leaves the turn to others.
+// append brings the whole lines of the spool into the log; with last, the unfinished line as well.
+// It does not give up before Close, and returns false then: a full disk blocks the container's
+// output but does not lose it. Between attempts it leaves the turn to others.
 //
 // This is the one place where output leaves the spool, in order and exactly once.
 func (l *Log) append(s *stream, last bool) bool {

@@ -16,8 +16,8 @@ const (
 	maxPiece = 32 << 10
 )
 
-// ring is the newest output of a container, of both streams in the order in which it came. It costs
-// ringSize and the changes of stream, however many pieces the output came in and whoever reads it.
+// ring is the newest output of a container, of both streams in the order in which it came. Its cost
+// is ringSize plus the changes of stream, regardless of the number of pieces and readers.
 //
 // A position counts the bytes since the ring began. The byte at position p is buf[p%len(buf)].
 type ring struct {
@@ -32,7 +32,7 @@ type turn struct {
 	stderr bool
 }
 
-// put adds output, in place of the oldest when there is no room.
+// put adds output, and overwrites the oldest if there is no room.
 func (r *ring) put(b []byte, stderr bool) {
 	if len(b) == 0 {
 		return

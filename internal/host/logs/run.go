@@ -73,14 +73,15 @@ func (l *Log) Run(ctx context.Context) error {
 	return nil
 }
 
-// Drained returns a channel that is closed when every stream has ended and all of it is in the log.
+// Drained returns a channel that is closed when every stream has ended and all output is in the
+// log.
 func (l *Log) Drained() <-chan struct{} { return l.drained }
 
 // Drain returns when everything that the container wrote before it ended is in its log, an
 // unfinished line included, or with ctx's error. Call it when the container's processes are dead.
-// Where berth reads the container's own pipes, that is the moment at which they are empty, whoever
-// else holds them open. Where the shim copies, nobody but the shim knows when it has copied all,
-// and it says so by closing its end.
+// If berth reads the container's own pipes, that is the moment at which they are empty, even if
+// another process holds them open. If the shim copies the output, only the shim knows when it has
+// copied all; it signals that by closing its end.
 func (l *Log) Drain(ctx context.Context) error {
 	if l.direct && !l.o.Terminal {
 		return l.Flush(ctx)
@@ -93,8 +94,8 @@ func (l *Log) Drain(ctx context.Context) error {
 	}
 }
 
-// Flush returns when what is in the pipes now is in the log, an unfinished line included, or with
-// ctx's error. It is for when somebody holds the container's output open.
+// Flush returns when the current content of the pipes is in the log, an unfinished line included,
+// or with ctx's error. Use it if another process holds the container's output open.
 func (l *Log) Flush(ctx context.Context) error {
 	asked := make([]<-chan struct{}, len(l.streams))
 	for i, s := range l.streams {
@@ -161,7 +162,7 @@ func (l *Log) withTurn(ctx context.Context, f func() error) error {
 	}
 }
 
-// takeTurn waits for the turn; whoever holds it may be in the hands of a frozen disk.
+// takeTurn waits for the turn; its holder may be blocked by a frozen disk.
 func (l *Log) takeTurn(ctx context.Context) error {
 	select {
 	case l.turn <- struct{}{}:
@@ -178,7 +179,7 @@ func (l *Log) takeTurn(ctx context.Context) error {
 	}
 }
 
-// Stats returns what was done so far.
+// Stats returns the totals so far.
 func (l *Log) Stats() Stats {
 	st := Stats{Bytes: l.bytes.Load(), Lines: l.lines.Load()}
 	for _, s := range l.streams {
@@ -203,7 +204,8 @@ func (s *stream) ok(note func(event.Event)) {
 	}
 }
 
-// enter says that the caller may use the files until it calls leave; false after Close.
+// enter reports whether the caller may use the files, until it calls leave; it returns false after
+// Close.
 func (l *Log) enter() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The spool grows at its end and gives back its pages at its beginning. It is emptied for good
-// when it can be and its size is beyond these: what a file may be at most, and what it may take
-// where the file system cannot make holes.
+// The spool grows at its end and gives back its pages at its beginning. It is emptied completely if
+// possible once it is larger than these: the limit of a file, and the limit on a file system that
+// cannot make holes.
 const (
 	spoolSize        = 1 << 30
 	spoolSizeNoPunch = 4 << 20
@@ -24,7 +24,7 @@ const (
 // page is the granularity of holes.
 const page = 4096
 
-// cursor is what is written in one call: see the package comment.
+// cursor is written in one call: see the package comment.
 type cursor struct {
 	Inode    uint64
 	Length   int64
@@ -32,7 +32,7 @@ type cursor struct {
 	Ended    [2]bool
 }
 
-// cursorSize is that of an encoded cursor; cursorBefore of one without Ended.
+// cursorSize is the length of an encoded cursor; cursorBefore is the length without Ended.
 const (
 	cursorSize   = 34
 	cursorBefore = 32
@@ -96,7 +96,7 @@ func (l *Log) restore() error {
 	return nil
 }
 
-// buffers hold what is read from a spool, and the lines made of it.
+// buffers hold text read from a spool, and the lines made from it.
 var buffers = sync.Pool{New: func() any { return new([2][]byte) }}
 
 // appendLocked makes one attempt of append. The cursor is true whenever this returns, or the log is
@@ -130,7 +130,7 @@ func (l *Log) appendLocked(s *stream, last bool) error {
 	return l.tidy(s)
 }
 
-// appendPiece brings a part of the spool into the log and says how much.
+// appendPiece brings a part of the spool into the log and returns its length.
 func (l *Log) appendPiece(s *stream, last bool, b *[2][]byte) (int, error) {
 	n := min(s.size-s.consumed, int64(chunk+l.o.MaxLine+1))
 	if int64(cap(b[0])) < n {
@@ -186,8 +186,9 @@ func (l *Log) tidy(s *stream) error {
 	return nil
 }
 
-// reset empties the spool, all of which is in the log. The cursor says so before and is right
-// after: whichever of the three steps was the last before a kill, the next berth finishes them.
+// reset empties the spool, all of which is in the log. The cursor announces that first and is
+// corrected afterwards: if berth is killed after any of the three steps, the next berth finishes
+// them.
 func (l *Log) reset(s *stream) error {
 	s.resetting = true
 	if err := l.save(); err != nil {

@@ -17,19 +17,20 @@ import (
 // maxTees is how many tees a container may have.
 const maxTees = 64
 
-// tees are those who read along with the log.
+// tees are the clients that read along with the log.
 type tees struct {
-	count atomic.Int32 // so that a log that nobody reads along with costs nothing
+	count atomic.Int32 // so that a log without readers costs nothing
 
 	mu     sync.Mutex
 	all    map[*Tee]bool
-	newest *ring // what all of them read; nil while there are none
+	newest *ring // the output that all of them read; nil while there are none
 	over   bool  // no output comes any more
 }
 
-// Tee reads a container's output behind its spool: what is in the spool already, and will be in the
-// log whatever becomes of berth. All tees of a container read the same ring, so one more costs
-// nothing but its place in it. A reader that is slow loses the oldest output, and holds nobody up.
+// Tee reads a container's output behind its spool: output that is in the spool already, and so
+// reaches the log even if berth is killed. All tees of a container read the same ring, so one more
+// costs nothing but its place in it. A slow reader loses the oldest output, and does not block the
+// container.
 type Tee struct {
 	from *tees
 	wake chan struct{} // holds a value when there may be something to read
@@ -41,14 +42,14 @@ type Tee struct {
 	over bool
 }
 
-// Attachment is what a client that attaches to a container needs of its stdio.
+// Attachment is the part of a container's stdio that clients attach to.
 type Attachment struct{ l *Log }
 
 // Attachment returns the part of the stdio for clients that attach.
 func (l *Log) Attachment() Attachment { return Attachment{l} }
 
-// Tee begins to read what the container writes from now on. The caller closes it. The error is
-// ErrResourceExhausted when there are too many already.
+// Tee begins to read the container's output from now on. The caller closes it. It returns
+// ErrResourceExhausted if there are too many already.
 func (a Attachment) Tee() (*Tee, error) {
 	all := &a.l.tees
 	t := &Tee{from: all, wake: make(chan struct{}, 1)}
@@ -73,9 +74,10 @@ func (a Attachment) Tee() (*Tee, error) {
 	return t, nil
 }
 
-// Next waits for output and returns some of it: of stderr, or else of stdout. The output is the
-// caller's. lost is how many bytes before it the reader was too slow for. The error is io.EOF once
-// the output has ended or the tee is closed, and everything was returned.
+// Next waits for output and returns some of it: from stderr if there is any, or else from stdout.
+// The caller owns output. lost is how many bytes before it were overwritten because the reader was
+// too slow. The error is io.EOF once the output has ended or the tee is closed, and everything was
+// returned.
 func (t *Tee) Next(ctx context.Context) (output []byte, stderr bool, lost int64, err error) {
 	for {
 		t.from.mu.Lock()
@@ -103,8 +105,8 @@ func (t *Tee) Next(ctx context.Context) (output []byte, stderr bool, lost int64,
 	}
 }
 
-// Close ends the tee. What was written before can still be read, unless other tees go on and the
-// ring has no room left for it. It may be called again.
+// Close ends the tee. Output from before can still be read, unless other tees go on and the ring
+// needs the room. It may be called again.
 func (t *Tee) Close() {
 	all := t.from
 	all.mu.Lock()
@@ -133,8 +135,8 @@ func (t *Tee) wakeLocked() {
 	}
 }
 
-// copied gives the tees what a stream has added to its spool last. A spool that cannot be read is a
-// loss for them, and the log will say why.
+// copied gives the tees the output that a stream added to its spool last. If the spool cannot be
+// read, the tees lose that output; the log reports the reason.
 func (t *tees) copied(s *stream, n int64) {
 	if n <= 0 || t.count.Load() == 0 {
 		return
@@ -171,8 +173,8 @@ func (t *tees) end() {
 }
 
 // OpenStdin opens the container's stdin to write to it. The caller closes it; that wakes a writer
-// that waits for the container to read. ErrFailedPrecondition says that the container has no stdin,
-// or that it was closed.
+// that waits for the container to read. It returns ErrFailedPrecondition if the container has no
+// stdin, or if its stdin was closed.
 func (a Attachment) OpenStdin() (io.WriteCloser, error) {
 	if !a.l.o.Stdin {
 		return nil, fmt.Errorf("the container has no stdin: %w", errdefs.ErrFailedPrecondition)
@@ -190,7 +192,8 @@ func (a Attachment) OpenStdin() (io.WriteCloser, error) {
 }
 
 // CloseStdin closes this end of the container's stdin if it is to end with its first client, and
-// reports whether it is. The container reads the end of it once the shim has closed its end, too.
+// reports whether it is. The container reads the end of its input once the shim has closed its end,
+// too.
 func (a Attachment) CloseStdin() bool {
 	l := a.l
 	if !l.o.Stdin || !l.o.StdinOnce {
@@ -201,12 +204,12 @@ func (a Attachment) CloseStdin() bool {
 	if l.stdin != nil {
 		_ = l.stdin.Close()
 	}
-	_ = os.Remove(l.o.in("stdin")) // nobody opens it again
+	_ = os.Remove(l.o.in("stdin")) // so that it is not opened again
 	return true
 }
 
-// taken is a file that says that a container's stdin, which ends with its first client, has had
-// one: a berth that is killed takes the client's end with it, and the next one must know.
+// taken is a file that marks a stdin that ends with its first client as used. If berth is killed,
+// the client's end is lost with it, and the next berth must know.
 const taken = "stdin.taken"
 
 func (l *Log) takeStdin() error {
@@ -218,7 +221,7 @@ func (l *Log) takeStdin() error {
 }
 
 // stdinOver reports whether the only client that the stdin may have was one of an earlier berth's,
-// which ended without ending the stdin. If so, nobody can open it any more.
+// which ended without ending the stdin. If so, it cannot be opened any more.
 func (l *Log) stdinOver() bool {
 	if !l.o.Stdin || !l.o.StdinOnce {
 		return false
@@ -231,7 +234,7 @@ func (l *Log) stdinOver() bool {
 }
 
 // StdinOver reports whether the container's stdin ended with an earlier berth. The shim may still
-// have its end of it open: the container reads the end of its input once that is closed, too.
+// have its end open: the container reads the end of its input once that is closed, too.
 func (l *Log) StdinOver() bool { return l.over }
 
 // Terminal reports whether the container has a terminal.

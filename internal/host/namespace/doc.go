@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package namespace has what rooms that work in Linux namespaces (namespaces(7)) have in common: a
-// thread to leave in one, the mounts that keep one without a process, and the sysctls of one.
+// Package namespace is shared by rooms that work in Linux namespaces (namespaces(7)): it runs
+// functions in a thread of a namespace, and handles the mounts that pin a namespace without a
+// process, and sysctls.
 //
 // # Promises
 //
-//   - What [InThread] runs affects no other goroutine, and the thread ends with it.
+//   - A function run by [InThread] affects no other goroutine, and its thread ends with it.
 //   - Removing an absent pin succeeds.
 //   - A sysctl that was set without an error has been read back, after all that were set with it.
 //

@@ -12,8 +12,8 @@ import (
 )
 
 // InThread runs f in a thread of its own, which f leaves in other namespaces and which then ends.
-// It is never the main thread: that one cannot end, and /proc/PID/ns shows its namespaces as those
-// of the process.
+// It is never the main thread, because that one cannot end, and /proc/PID/ns shows its namespaces
+// as those of the process.
 func InThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -43,7 +43,7 @@ func EnterNetwork(path string) error {
 }
 
 // IsPinned reports whether path holds a namespace, not only the file that it would be mounted on.
-// An error says that nobody could look.
+// An error means that the path could not be examined.
 func IsPinned(path string) (bool, error) {
 	var st unix.Statfs_t
 	err := unix.Statfs(path, &st)
@@ -53,8 +53,8 @@ func IsPinned(path string) (bool, error) {
 	return err == nil && st.Type == unix.NSFS_MAGIC, err
 }
 
-// Unpin unmounts what is mounted at path, and removes the file below. The namespace ends with the
-// last process in it.
+// Unpin unmounts every mount at path, and removes the file below. The namespace ends with the last
+// process in it.
 func Unpin(path string) error {
 	for {
 		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)

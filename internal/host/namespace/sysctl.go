@@ -17,8 +17,8 @@ import (
 )
 
 // SysctlPath returns the path below /proc/sys of a sysctl. The first separator of its name, a dot
-// or a slash, separates all parts, and the other one stands for a dot in a part: the interface
-// eth0.1 is that of net.ipv4.conf.eth0/1.rp_filter and of net/ipv4/conf/eth0.1/rp_filter.
+// or a slash, separates all parts, and the other one stands for a dot in a part:
+// net.ipv4.conf.eth0/1.rp_filter and net/ipv4/conf/eth0.1/rp_filter both name the interface eth0.1.
 func SysctlPath(name string) string {
 	if first := strings.IndexAny(name, "./"); first >= 0 && name[first] == '/' {
 		return name
@@ -26,9 +26,9 @@ func SysctlPath(name string) string {
 	return strings.NewReplacer(".", "/", "/", ".").Replace(name)
 }
 
-// SetSysctls sets sysctls, values by names, in the namespaces that this thread is in: the kernel
-// shows each thread those of its own. It returns once it has read back that all of them are set;
-// the error names one that is not. It is called within [InThread], unless the thread is in no other
+// SetSysctls sets sysctls, values by names, in the namespaces of this thread: the kernel shows each
+// thread those of its own. It returns once it has read back that all of them are set; the error
+// names one that is not. It is called within [InThread], unless the thread is in no other
 // namespace.
 func SetSysctls(values map[string]string) error {
 	read := map[string]string{}
@@ -52,8 +52,8 @@ func SetSysctls(values map[string]string) error {
 	return nil
 }
 
-// widerFirst orders sysctls such that one that sets others comes before them: net.ipv4.ip_forward
-// sets those of all interfaces, and so does net.ipv6.conf.all.disable_ipv6, also the default.
+// widerFirst sorts sysctls so that one that sets others comes before them: net.ipv4.ip_forward sets
+// those of all interfaces, and so does net.ipv6.conf.all.disable_ipv6, also the default.
 func widerFirst(a, b string) int {
 	return cmp.Or(cmp.Compare(narrowness(a), narrowness(b)), cmp.Compare(a, b))
 }

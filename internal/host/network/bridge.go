@@ -71,9 +71,9 @@ func (b *Bridge) masquerade(ctx context.Context) error {
 	return nil
 }
 
-// watch looks for the bridge, and reports whether it was deleted since it was looked for last, also if
-// another one has its name now: the pods that were connected to it have no network. It is called by one
-// goroutine. What cannot be looked for is looked for again.
+// watch looks for the bridge, and reports whether it was deleted since it was looked for last, also
+// if another one has its name now: the pods that were connected to it have no network. It is called
+// by one goroutine. If the lookup fails, the bridge is looked for again at the next call.
 func (b *Bridge) watch() (deleted bool) {
 	index := 0
 	l, err := netlink.LinkByName(b.Name)

@@ -9,7 +9,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 )
 
-// CNI's names of what plug-ins may be capable of. The library hands the argument of a capability to
+// CNI's names for the capabilities of plug-ins. The library hands the argument of a capability to
 // the plug-ins of a list that declare it, and to no other.
 const (
 	capabilityBandwidth = "bandwidth"

@@ -29,8 +29,8 @@ const (
 	quiet = 100 * time.Millisecond
 	// pollInterval is how often the directory is looked at where it cannot be watched.
 	pollInterval = 5 * time.Second
-	// readAgain is how long after an attempt to read the directory that says nothing about what is
-	// in it, as without a free descriptor, it is read again.
+	// readAgain is how long after a failed attempt to read the directory, as without a free
+	// descriptor, it is read again.
 	readAgain = time.Second
 	// watchAgain is how long polling goes on before watching is tried again.
 	watchAgain = time.Minute
@@ -58,10 +58,10 @@ func newWatcher() (watcher, error) {
 	return inotify{w}, nil
 }
 
-// Run follows the configuration directory until ctx ends, asks the plug-ins whether they are ready, and
-// ends what the calls of an earlier berth have left when their grace is over. inotify instances are few (128 for each
-// user), and others may have all of them: the directory is then polled, and watching is tried
-// again.
+// Run follows the configuration directory until ctx ends, asks the plug-ins whether they are ready,
+// and ends the remaining processes of an earlier berth's calls when their grace period is over.
+// inotify instances are few (128 for each user), and others may have all of them: the directory is
+// then polled, and watching is tried again.
 func (n *Network) Run(ctx context.Context) error {
 	var beside sync.WaitGroup
 	defer beside.Wait()
@@ -84,7 +84,7 @@ func (n *Network) Run(ctx context.Context) error {
 		}
 		if err != nil && !reported {
 			reported = true
-			n.cfg.Logger.Warn("network configuration cannot be watched, it is polled", "dir", n.cfg.ConfDir, "interval", pollInterval.String(), "err", err)
+			n.cfg.Logger.Warn("network configuration not watched, polling", "dir", n.cfg.ConfDir, "interval", pollInterval.String(), "err", err)
 		}
 		if ctx.Err() == nil {
 			n.poll(ctx)
@@ -120,7 +120,7 @@ func (n *Network) follow(ctx context.Context, w watcher) error {
 			}
 			settle.Reset(quiet)
 		case err := <-errs:
-			n.cfg.Logger.Warn("network configuration: events were lost, reading it again", "err", err)
+			n.cfg.Logger.Warn("events of the network configuration lost, reading it again", "err", err)
 			settle.Reset(0)
 		case <-settle.C:
 			if !n.reload() {
@@ -136,7 +136,7 @@ func (n *Network) poll(ctx context.Context) {
 	defer cancel()
 	t := time.NewTicker(pollInterval)
 	defer t.Stop()
-	was := n.fingerprint() // before reading: what changes meanwhile is read again
+	was := n.fingerprint() // before reading, so that a change during the reading is noticed
 	read := n.reload()
 	for {
 		select {
@@ -177,8 +177,8 @@ func nearest(dir string) string {
 	}
 }
 
-// reload uses the configuration that is in the directory now. It reports false if that is not
-// known: what was in use stays in use then, and the caller reads the directory again.
+// reload switches to the configuration that is in the directory now. It returns false if the
+// directory could not be read: the current configuration stays in use, and the caller retries.
 func (n *Network) reload() (read bool) {
 	list, source, err := n.choose()
 	n.mu.Lock()
@@ -187,7 +187,7 @@ func (n *Network) reload() (read bool) {
 			n.mu.why = err
 		}
 		n.mu.Unlock()
-		n.cfg.Logger.Warn("network configuration cannot be read, it is read again", "err", err)
+		n.cfg.Logger.Warn("network configuration not read, retrying", "err", err)
 		return false
 	}
 	changed := n.mu.source != source || (list != nil && n.mu.active != nil && string(list.Bytes) != string(n.mu.active.Bytes))
@@ -206,8 +206,8 @@ func (n *Network) reload() (read bool) {
 	return true
 }
 
-// unread reports whether an error says nothing about what is in the directory: this process, or the
-// host, lacks what it takes to read it, or to ask a plug-in for its versions.
+// unread reports whether an error leaves the content of the directory unknown, because this process
+// or the host lacks a resource to read it, or to ask a plug-in for its versions.
 func unread(err error) bool {
 	return slices.ContainsFunc([]error{
 		unix.EMFILE,
@@ -234,7 +234,7 @@ func (n *Network) choose() (*libcni.NetworkConfigList, string, error) {
 			return nil, "", fmt.Errorf("read network configuration %s: %w", f, err)
 		}
 		if err != nil {
-			n.cfg.Logger.Warn("network configuration is skipped", "file", f, "err", err)
+			n.cfg.Logger.Warn("invalid network configuration skipped", "file", f, "err", err)
 			continue
 		}
 		return list, f, nil

@@ -24,15 +24,17 @@ import (
 // ifName is the name of a pod's interface, within the pod.
 const ifName = "eth0"
 
-// Config says where things are. All paths are absolute.
+// Config contains the directories and programs that CNI needs. All paths are absolute.
 type Config struct {
-	ConfDir  string            // of *.conf, *.conflist, *.json
-	BinDirs  []string          // of the plug-ins
-	CacheDir string            // CNI's cache of results, this berth's own
-	Default  *Bridge           // nil: no network without a configuration
-	Handlers map[string]string // runtime handlers by name, and the directory of each that has one of its own
-	Groups   Groups            // nil: what a call of a plug-in leaves is not known, and is not ended
-	Logger   *slog.Logger
+	ConfDir  string   // of *.conf, *.conflist, *.json
+	BinDirs  []string // of the plug-ins
+	CacheDir string   // CNI's cache of results, this berth's own
+	Default  *Bridge  // nil: no network without a configuration
+	// runtime handlers by name, and the directory of each that has one of its own
+	Handlers map[string]string
+	// nil if processes that a call leaves cannot be found, and so are not ended
+	Groups Groups
+	Logger *slog.Logger
 }
 
 // Pod is a pod that is connected.
@@ -69,7 +71,7 @@ type PortMapping struct {
 	HostIP        string `json:"hostIP,omitempty"`
 }
 
-// Result is what Setup achieved.
+// Result is the outcome of Setup.
 type Result struct {
 	IPs  []string        // without prefix length, in the plug-ins' order
 	Raw  json.RawMessage // CNI's result
@@ -98,8 +100,8 @@ type Network struct {
 	}
 }
 
-// New reads the configuration directory once. What is missing or invalid there is not an error:
-// Status reports it.
+// New reads the configuration directory once. A missing or invalid configuration is not an error
+// here: Status reports it.
 func New(cfg Config) (*Network, error) {
 	// The library would make this with the first call, without a lock, and calls come side by side.
 	if err := os.MkdirAll(cfg.CacheDir, 0o755); err != nil {
@@ -129,30 +131,30 @@ func New(cfg Config) (*Network, error) {
 	return n, nil
 }
 
-// sweep kills what calls of an earlier berth have left, and removes groups that are not needed.
+// sweep kills processes that calls of an earlier berth left, and removes empty groups.
 func (n *Network) sweep() {
 	if n.cfg.Groups == nil {
 		return
 	}
 	if err := n.cfg.Groups.Sweep(); err != nil {
-		n.cfg.Logger.Warn("cgroups of CNI plug-ins cannot be swept yet", "err", err)
+		n.cfg.Logger.Warn("cgroups of CNI plug-ins not swept", "err", err)
 	}
 }
 
-// endCalls ends what is left of the calls for a pod that were cut off: a plug-in that connects the
-// pod, and goes on while the pod is disconnected, would leave what is in no record.
+// endCalls ends the remaining processes of a pod's calls that were cut off. A plug-in that goes on
+// connecting the pod while it is disconnected would make things that are in no record.
 func (n *Network) endCalls(ctx context.Context, podID string) error {
 	if n.cfg.Groups == nil {
 		return nil
 	}
 	if err := n.cfg.Groups.End(ctx, podID); err != nil {
-		return fmt.Errorf("end what a plug-in has left at work on pod %s: %w", podID, err)
+		return fmt.Errorf("kill remaining plug-in processes of pod %s: %w", podID, err)
 	}
 	return nil
 }
 
-// Status returns nil when pods can be connected. Otherwise the error says what is missing and where
-// berth looks for it, or which plug-in said that it is not ready. It waits for nothing.
+// Status returns nil when pods can be connected. Otherwise the error names the missing item and the
+// places where berth looks for it, or the plug-in that is not ready. It waits for nothing.
 func (n *Network) Status() error {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
@@ -169,9 +171,9 @@ func (n *Network) Active() (name, source string, conf json.RawMessage) {
 	return n.mu.active.Name, n.mu.source, n.mu.active.Bytes
 }
 
-// Setup connects a pod's namespace, which must exist. What was added before an error is removed. A
-// network that gives a pod no address that others reach it by has failed: the kubelet takes such a
-// pod for one to make again, for ever.
+// Setup connects a pod's namespace, which must exist. If it returns an error, everything that was
+// added before is removed. A network that gives a pod no address that others reach it by has
+// failed: the kubelet takes such a pod for one to make again, for ever.
 func (n *Network) Setup(ctx context.Context, p Pod) (Result, error) {
 	if own := n.handlers[p.Handler]; own != nil {
 		r, err := own.Setup(ctx, p)
@@ -201,7 +203,7 @@ func (n *Network) Setup(ctx context.Context, p Pod) (Result, error) {
 	}
 	for _, c := range []string{capabilityBandwidth, capabilityPorts} {
 		if rt.CapabilityArgs[c] != nil && !offers(list, c) {
-			n.cfg.Logger.Warn("a pod asks for what no plug-in of the network is capable of", "pod", p.ID, "network", list.Name, "capability", c)
+			n.cfg.Logger.Warn("no plug-in of the network has a capability that a pod needs", "pod", p.ID, "network", list.Name, "capability", c)
 		}
 	}
 	list = needed(list, p)
@@ -244,8 +246,8 @@ func (n *Network) add(ctx context.Context, list *libcni.NetworkConfigList, rt *l
 }
 
 // SetSysctls sets sysctls of the network of a pod, values by names, and returns once they are read
-// back. It takes what Setup has returned because it undoes the work of plug-ins: they set some of
-// the same sysctls, and make the interfaces that others belong to.
+// back. It takes the result of Setup because it must run after the plug-ins, which set some of the
+// same sysctls, and make the interfaces that others belong to.
 func (n *Network) SetSysctls(p Pod, _ Result, values map[string]string) error {
 	if err := namespace.InThread(func() error {
 		if err := namespace.EnterNetwork(p.NetNS); err != nil {
@@ -258,8 +260,8 @@ func (n *Network) SetSysctls(p Pod, _ Result, values map[string]string) error {
 	return nil
 }
 
-// podAddresses returns the addresses that a result gives the pod. Those of interfaces on the host's side
-// are not the pod's, and by those of a loopback nobody else reaches it.
+// podAddresses returns the addresses that a result gives the pod. Addresses of interfaces on the
+// host's side are not the pod's, and those of a loopback cannot be reached by others.
 func podAddresses(r *current.Result) (ips []string) {
 	for _, ip := range r.IPs {
 		inPod := ip.Interface == nil || *ip.Interface < 0 || *ip.Interface >= len(r.Interfaces) || r.Interfaces[*ip.Interface].Sandbox != ""
@@ -270,9 +272,9 @@ func podAddresses(r *current.Result) (ips []string) {
 	return ips
 }
 
-// Teardown disconnects the pod with the configuration that Setup recorded, or with the active one
-// where there is no record because berth was killed in between. The namespace may be gone. It is
-// idempotent.
+// Teardown disconnects the pod with the configuration that Setup recorded. If there is no record
+// because berth was killed in between, it uses the active configuration. The namespace may be gone.
+// It is idempotent.
 func (n *Network) Teardown(ctx context.Context, p Pod, recorded Result) error {
 	if own := n.handlers[p.Handler]; own != nil {
 		return own.Teardown(ctx, p, recorded)
@@ -289,7 +291,7 @@ func (n *Network) Teardown(ctx context.Context, p Pod, recorded Result) error {
 	case err != nil:
 		return fmt.Errorf("disconnect pod %s: look for its network namespace: %w", p.ID, err)
 	case !pinned:
-		p.NetNS = "" // CNI: DEL without a namespace releases what is outside of it
+		p.NetNS = "" // CNI: DEL without a namespace releases resources outside of it
 	}
 	rt, err := runtimeConf(p)
 	if err != nil {

@@ -25,16 +25,17 @@ import (
 )
 
 const (
-	// Grace is how long a plug-in whose call is over, or whose berth was killed, may go on before it
-	// is killed. A plug-in that is killed between two of its steps leaves what no later call finds:
-	// host-local makes the file of an address first, and writes into it whose the address is.
+	// Grace is how long a plug-in whose call is over, or whose berth was killed, may go on before
+	// it is killed. A plug-in that is killed between two of its steps may leak resources that no
+	// later call finds: host-local creates the file of an address first, and then writes the owner
+	// into it.
 	Grace = time.Second
 	// lingering is how long a call waits for a plug-in that was killed, or for one that has ended
 	// and whose output another process holds open.
 	lingering = time.Second
 	// busyAttempts is how often a plug-in is started whose file is being written.
 	busyAttempts = 6
-	// Of what a plug-in writes no more than this is kept.
+	// Limits of the output kept of a plug-in, in bytes.
 	maxOutput  = 4 << 20
 	maxMessage = 64 << 10
 )
@@ -43,12 +44,12 @@ const (
 type Groups interface {
 	// New makes a group for a call that works for id.
 	New(id string) (Group, error)
-	// End ends what the calls for id have left that were cut off, in this berth or an earlier one.
-	// It returns when nothing of it is there, and does not touch what finished calls have left.
-	// The calls of an earlier berth have the Grace from the start of this one.
+	// End ends the processes of calls for id that were cut off, in this berth or an earlier one. It
+	// returns when they have ended. Processes that finished calls left are not touched. The calls
+	// of an earlier berth have the Grace from the start of this one.
 	End(ctx context.Context, id string) error
-	// Sweep kills what was cut off, of all IDs, unless it still has the Grace, and removes groups in
-	// which nothing is.
+	// Sweep kills the processes of all calls that were cut off, except during the Grace, and
+	// removes empty groups.
 	Sweep() error
 }
 
@@ -58,16 +59,16 @@ type Group interface {
 	FD() int
 	// Kill kills everything in the group, and does not wait for its end.
 	Kill() error
-	// Finish is called when the plug-in ended by itself: what it left lives on.
+	// Finish is called when the plug-in ended by itself: processes that it left live on.
 	Finish() error
-	// Abandon is called when the plug-in was cut off: what it left is killed.
+	// Abandon is called when the plug-in was cut off: processes that it left are killed.
 	Abandon() error
 }
 
 // plugins runs plug-ins for the CNI library.
 type plugins struct {
 	version.PluginDecoder
-	groups Groups // nil: calls have no groups, and what a call leaves is not known
+	groups Groups // nil: calls have no groups, and processes that a call leaves are not known
 	log    *slog.Logger
 }
 
@@ -76,13 +77,13 @@ func (p *plugins) FindInPath(plugin string, dirs []string) (string, error) {
 	return invoke.FindInPath(plugin, dirs)
 }
 
-// ExecPlugin runs a plug-in in a cgroup of its own, and returns what it wrote to standard output.
+// ExecPlugin runs a plug-in in a cgroup of its own, and returns its standard output.
 //
 // A call finishes when the plug-in exits by itself, with any code. It is cut off when ctx ended a
-// second before (see Grace), when a signal ends the plug-in, or when berth is killed: then
-// everything that it has started is killed as well, since it would go on with what is being undone.
-// A plug-in that is killed and does not end, since it hangs in the kernel, is not waited for. No
-// plug-in is started once ctx has ended.
+// second before (see Grace), when a signal ends the plug-in, or when berth is killed: then all
+// processes that it started are killed as well, because they would go on with work that is being
+// undone. A plug-in that is killed and does not end, since it hangs in the kernel, is not waited
+// for. No plug-in is started once ctx has ended.
 func (p *plugins) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	environ = traced(ctx, environ)
 	for attempt := 1; ; attempt++ {
@@ -149,7 +150,7 @@ func (p *plugins) run(ctx context.Context, path string, stdin []byte, environ []
 }
 
 // prolonged returns a context that ends some time after ctx, with its cause. The caller calls done
-// to free what it holds.
+// to free the context's resources.
 func prolonged(ctx context.Context, by time.Duration) (_ context.Context, done func()) {
 	later, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
@@ -193,22 +194,22 @@ func (c *call) cutOff() error {
 	c.killed.Store(true)
 	if c.group != nil {
 		if err := c.group.Kill(); err != nil {
-			c.log.Warn("what a plug-in has started cannot be killed yet", "plugin", c.name, "err", err)
+			c.log.Warn("processes of a plug-in not killed", "plugin", c.name, "err", err)
 		}
 	}
 	return c.cmd.Process.Kill()
 }
 
-// wait waits for the end of the plug-in, decides what becomes of its group, and returns its output.
+// wait waits for the end of the plug-in, finishes or abandons its group, and returns its output.
 func (c *call) wait(ctx context.Context) ([]byte, error) {
 	err := c.cmd.Wait()
 	if errors.Is(err, exec.ErrWaitDelay) && !c.killed.Load() {
-		err = nil // it ended well; what it has started holds its output open
+		err = nil // it ended well; a process that it started holds its output open
 	}
 	if c.group != nil {
-		leave, what := c.group.Finish, "what a plug-in has left may be ended with the pod"
+		leave, what := c.group.Finish, "cgroup of a finished plug-in not released: its processes may be killed with the pod"
 		if c.killed.Load() || !c.cmd.ProcessState.Exited() {
-			leave, what = c.group.Abandon, "what a plug-in has left cannot be ended yet"
+			leave, what = c.group.Abandon, "processes of an interrupted plug-in not killed, retrying"
 		}
 		if err := leave(); err != nil {
 			c.log.Warn(what, "plugin", c.name, "err", err)
@@ -222,7 +223,7 @@ func (c *call) wait(ctx context.Context) ([]byte, error) {
 	case c.stdout.lost:
 		return nil, fmt.Errorf("plug-in %s wrote more than %d bytes", c.name, maxOutput)
 	case stderr != "":
-		c.log.Info("a plug-in wrote to standard error", "plugin", c.name, "text", stderr)
+		c.log.Info("plug-in wrote to standard error", "plugin", c.name, "text", stderr)
 	}
 	return c.stdout.buf.Bytes(), nil
 }
@@ -237,7 +238,7 @@ func (c *call) failure(err error, stderr string) error {
 	return fmt.Errorf("plug-in %s: %w: %q", c.name, err, text)
 }
 
-// output keeps the beginning of what is written.
+// output keeps the beginning of the bytes written to it.
 type output struct {
 	buf  bytes.Buffer
 	most int

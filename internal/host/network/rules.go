@@ -25,15 +25,15 @@ type rule struct {
 	args  []string // after -A, -C or -D
 }
 
-// masquerading returns the bridge's rule for what pods send to any place but the bridge: it leaves
-// under the host's address. Like the bridge the rule stays when berth ends.
+// masquerading returns the rule that masquerades the traffic of pods to all destinations but the
+// bridge: it leaves under the host's address. Like the bridge the rule stays when berth ends.
 func (b *Bridge) masquerading() rule {
 	return rule{"nat", append([]string{"POSTROUTING", "-s", b.Subnet, "!", "-o", b.Name}, b.comment("MASQUERADE")...)}
 }
 
-// guards returns the bridge's rules for what comes from pods and has an address of the loopback: it
-// is dropped, before the kernel knows it as a part of a connection. What comes back from a pod to a
-// process that has used a published port by the loopback has the bridge's address.
+// guards returns the rules that drop traffic of pods with a loopback address, before the kernel
+// counts it as part of a connection. Answers from a pod to a process that used a published port by
+// the loopback have the bridge's address, and pass.
 func (b *Bridge) guards() (rules []rule) {
 	for _, end := range []string{"-d", "-s"} {
 		rules = append(rules, rule{"raw", append([]string{"PREROUTING", "-i", b.Name, end, loopback}, b.comment("DROP")...)})
@@ -48,7 +48,7 @@ func (b *Bridge) comment(target string) []string {
 // guard keeps pods from the host's loopback. It is called before a port is published for the first
 // time: with that the portmap plug-in has the kernel route addresses of the loopback over the
 // bridge (route_localnet, CVE-2020-8558), so that a published port is reached by them, and it
-// leaves that so. Where there is no iptables the plug-in and guard use nft.
+// leaves that so. If there is no iptables, the plug-in and guard use nft.
 func (b *Bridge) guard(ctx context.Context) error {
 	b.ruling.Lock()
 	defer b.ruling.Unlock()
@@ -71,7 +71,7 @@ func (b *Bridge) guard(ctx context.Context) error {
 func (b *Bridge) guardAgain(ctx context.Context) error {
 	routed, err := os.ReadFile("/proc/sys/net/ipv4/conf/" + b.Name + "/route_localnet")
 	if errors.Is(err, fs.ErrNotExist) || err == nil && strings.TrimSpace(string(routed)) == "0" {
-		return nil // there is no bridge, or no port was published
+		return nil // there is no bridge, or no published port
 	}
 	return b.guard(ctx)
 }

@@ -15,7 +15,7 @@ import (
 
 // How the plug-ins of a network are asked whether pods can be connected (STATUS of CNI 1.1).
 const (
-	// statusInterval is the wait between two questions while the plug-ins say that they are ready.
+	// statusInterval is the time between two questions while the plug-ins are ready.
 	statusInterval = 10 * time.Second
 	// statusAgain is the same while they do not.
 	statusAgain = 2 * time.Second
@@ -28,14 +28,14 @@ const (
 	statusVersion = "1.1.0"
 )
 
-// answer is what the plug-ins of a network have said of themselves last.
+// answer is the last status of the plug-ins of a network.
 type answer struct {
 	of     string // the configuration of the network
 	err    error  // nil: pods can be connected
 	silent int    // questions without an answer since
 }
 
-// notReady is the error of a plug-in that says that pods cannot be connected.
+// notReady is the error of a plug-in that cannot connect pods.
 type notReady struct{ said *types.Error }
 
 func (e notReady) Error() string {
@@ -43,11 +43,12 @@ func (e notReady) Error() string {
 	if e.said.Details != "" {
 		text += ": " + e.said.Details
 	}
-	return fmt.Sprintf("its plug-in says that it is not ready: %s (CNI's code %d)", text, e.said.Code)
+	return fmt.Sprintf("its plug-in is not ready: %s (CNI's code %d)", text, e.said.Code)
 }
 
-// watchStatus asks the plug-ins of the active network at intervals, and at once when another network
-// becomes active, until ctx ends. Status has the last answer, so that nothing waits for a plug-in.
+// watchStatus asks the plug-ins of the active network at intervals, and at once when another
+// network becomes active, until ctx ends. Status has the last answer, so that nothing waits for a
+// plug-in.
 func (n *Network) watchStatus(ctx context.Context) {
 	for ctx.Err() == nil {
 		wait := statusInterval
@@ -81,9 +82,9 @@ func (n *Network) askStatus(ctx context.Context) (ready bool) {
 	return n.answered(list, err)
 }
 
-// answered takes note of an answer. The error of a plug-in counts at once. A question that was not
-// answered says nothing at first: the answer before it holds. What this process lacks to ask says
-// nothing about a plug-in, however often that is.
+// answered takes note of an answer. The error of a plug-in counts at once. If a question was not
+// answered, the previous answer holds at first. A lack of resources in this process is not counted
+// against a plug-in, however often it occurs.
 func (n *Network) answered(list *libcni.NetworkConfigList, err error) (ready bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -96,12 +97,12 @@ func (n *Network) answered(list *libcni.NetworkConfigList, err error) (ready boo
 	switch said := (*types.Error)(nil); {
 	case err == nil:
 		if last.err != nil || last.silent > 0 {
-			log.Info("the plug-ins of the network say that they are ready again")
+			log.Info("plug-ins of the network are ready again")
 		}
 	case errors.As(err, &said) && said.Code == types.ErrInvalidEnvironmentVariables:
 		next.err = nil // it does not know the question
 		if last.silent == 0 {
-			log.Warn("a plug-in of the network does not know STATUS, although it has CNI 1.1: whether it is ready is not known", "err", err)
+			log.Warn("plug-in of the network does not support STATUS although it declares CNI 1.1: readiness unknown", "err", err)
 		}
 		next.silent = 1
 		n.mu.answer = next
@@ -114,7 +115,7 @@ func (n *Network) answered(list *libcni.NetworkConfigList, err error) (ready boo
 		next.silent = last.silent + 1
 		next.err = last.err
 		if next.silent == 1 {
-			log.Warn("a plug-in of the network does not answer STATUS", "err", err)
+			log.Warn("plug-in of the network does not answer STATUS", "err", err)
 		}
 		if next.silent >= silentAnswers {
 			next.err = fmt.Errorf("network %s: a plug-in cannot be asked whether it is ready: %w: %w", list.Name, err, errdefs.ErrUnavailable)
@@ -135,8 +136,9 @@ func (n *Network) answerLocked() answer {
 	return n.mu.answer
 }
 
-// askPlugins asks the plug-ins of a network. Whatever its version, their programs must be there: they may
-// have been removed since the configuration was read. A network of a version before 1.1 has no STATUS.
+// askPlugins asks the plug-ins of a network. The programs of its plug-ins must be there, whatever
+// its version: they may have been removed since the configuration was read. A network of a version
+// before 1.1 has no STATUS.
 func (n *Network) askPlugins(ctx context.Context, list *libcni.NetworkConfigList, own bool) error {
 	for _, p := range list.Plugins {
 		if _, err := n.exec.FindInPath(p.Network.Type, n.cfg.BinDirs); err != nil {
@@ -145,10 +147,10 @@ func (n *Network) askPlugins(ctx context.Context, list *libcni.NetworkConfigList
 	}
 	if own {
 		if n.cfg.Default.watch() {
-			n.cfg.Logger.Warn("berth's bridge was deleted by another process: pods that were connected to it have no network until they are made again", "bridge", n.cfg.Default.Name)
+			n.cfg.Logger.Warn("berth's bridge was deleted by another process: its pods have no network until they are recreated", "bridge", n.cfg.Default.Name)
 		}
 		if err := n.cfg.Default.guardAgain(ctx); err != nil && ctx.Err() == nil {
-			n.cfg.Logger.Warn("pods may reach what listens on the host's loopback, until this is tried again", "err", err)
+			n.cfg.Logger.Warn("pods may reach services on the host's loopback: adding the firewall rule failed and is retried", "err", err)
 		}
 		// Pods are connected with the version that every bridge plug-in has; the node's own may be old.
 		newer, err := libcni.NetworkConfFromBytes(n.cfg.Default.conf(statusVersion))

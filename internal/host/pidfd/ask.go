@@ -18,16 +18,16 @@ import (
 )
 
 // ErrGone is returned for a process that does not exist any more, or whose pid belongs to another
-// process, or to a thread, by now. It wraps errdefs.ErrNotFound. No other error says that a process
-// is gone: it says that the kernel could not be asked.
+// process, or to a thread, by now. It wraps errdefs.ErrNotFound. Any other error means that the
+// kernel could not be asked, and not that the process is gone.
 var ErrGone = fmt.Errorf("the process is gone: %w", errdefs.ErrNotFound)
 
-// Answer is what is known of a process after the kernel was asked about it.
+// Answer is the state of a process after the kernel was asked about it.
 type Answer int
 
 // The three answers.
 const (
-	CannotTell Answer = iota // nobody could be asked
+	CannotTell Answer = iota // the kernel could not be asked
 	Alive
 	Gone // it has ended, whether it was reaped or not
 )
@@ -47,7 +47,7 @@ func (a Answer) String() string {
 // Open opens a pidfd of the process that has a pid now, which the caller closes. It returns
 // [ErrGone] where there is none, and where the number belongs to a thread that is not the first of
 // its process: the kernel answers ENOENT to that, and EINVAL before Linux 6.15 (pidfd_open(2)). Any
-// other error says that the kernel could not be asked.
+// other error means that the kernel could not be asked.
 func Open(pid int) (fd int, err error) {
 	if pid <= 0 {
 		return -1, fmt.Errorf("pid %d: %w", pid, ErrGone)
@@ -63,7 +63,7 @@ func Open(pid int) (fd int, err error) {
 }
 
 // absent reports whether nothing has a pid, neither a process nor a thread. It needs no descriptor
-// and no memory of the kernel's, which may be what is short.
+// and no kernel memory, either of which may be exhausted.
 func absent(pid int) bool { return errors.Is(unix.Kill(pid, 0), unix.ESRCH) }
 
 // Send sends a signal to the process of a pidfd; signal 0 only asks whether there still is one, and
@@ -80,7 +80,7 @@ func Send(fd int, sig unix.Signal) error {
 func Ask(fd int) Answer { return poll(fd, 0) }
 
 // WaitEnd waits until the process of a pidfd has ended, at most for the given time or until ctx
-// ends. It asks once also where there is no time left.
+// ends. It asks once even if most is 0.
 func WaitEnd(ctx context.Context, fd int, most time.Duration) Answer {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
@@ -136,30 +136,32 @@ func pidOf(fd int) (uint32, error) {
 	return 0, fmt.Errorf("ask for the process of a pidfd: descriptor %d is not one", fd)
 }
 
-// Stat is what berth reads of /proc/PID/stat (proc_pid_stat(5)).
+// Stat holds the fields of /proc/PID/stat that berth reads (proc_pid_stat(5)).
 type Stat struct {
 	State      byte   // field 3; 'Z' is a zombie
 	Parent     int    // field 4
-	Threads    int    // field 20; 0 says that the process was reaped while it was read
+	Threads    int    // field 20; 0 if the process was reaped during the reading
 	StartTicks uint64 // field 22
 	ExitStatus uint32 // field 52, a wait status; 0 without CAP_SYS_PTRACE
 	Program    Program
 }
 
 // Program tells the program that a process executes from the one that it executed before: an exec
-// changes it. It says nothing else, and is made of what a process cannot keep others from reading.
+// changes it. It proves nothing else, and consists of fields that a process cannot hide from
+// others.
 type Program struct {
 	Command string // field 2: the process may give itself another name
-	Code    uint64 // field 26, the address of its code; it is the same for all without CAP_SYS_PTRACE
-	Stack   uint64 // field 28, likewise of its stack
+	// field 26, the address of its code; the same for all programs without CAP_SYS_PTRACE
+	Code  uint64
+	Stack uint64 // field 28, likewise of its stack
 }
 
 // ReadStat reads /proc/PID/stat, which does not take the lock on the process's memory map. It
-// returns [ErrGone] when nothing has the pid. Any other error says that the kernel could not be
+// returns [ErrGone] when nothing has the pid. Any other error means that the kernel could not be
 // asked.
 func ReadStat(pid uint32) (Stat, error) {
 	b, err := os.ReadFile("/proc/" + strconv.FormatUint(uint64(pid), 10) + "/stat")
-	// ENOENT of a process that is there says that /proc does not show it.
+	// ENOENT for a process that exists means that /proc hides it.
 	if (errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH)) && absent(int(pid)) {
 		return Stat{}, ErrGone
 	}

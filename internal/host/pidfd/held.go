@@ -10,20 +10,20 @@ import (
 	"strings"
 )
 
-// Hold is what a thread does that should have ended.
+// Hold describes a thread that should have ended and has not.
 type Hold struct {
-	Thread  uint32 // its ID, which is the pid for the first thread of a process
+	Thread  uint32 // its ID, which for the first thread of a process is the pid
 	Command string
 	State   string // as in proc_pid_status(5), such as "t (tracing stop)"
 	// Tracer is the pid of the process that traces the thread, and may hold it at its exit
-	// (PTRACE_O_TRACEEXIT in ptrace(2)), and TracedBy is that one's command. 0: none does.
+	// (PTRACE_O_TRACEEXIT in ptrace(2)), and TracedBy is that process's command. 0: none does.
 	Tracer   uint32
 	TracedBy string
-	// Waits is the function of the kernel in which the thread sleeps; "" if it does not, or if the
-	// kernel does not say that.
+	// Waits is the kernel function in which the thread sleeps; "" if it does not sleep, or if the
+	// kernel does not show it.
 	Waits string
-	// Init says that the process is the first one of a PID namespace of its own: it ends after all
-	// others in there.
+	// Init is set if the process is the init process of a PID namespace: it ends after all others
+	// in there.
 	Init bool
 }
 
@@ -39,13 +39,14 @@ func (h Hold) String() string {
 	return s
 }
 
-// mostThreads is how many threads of a process are looked at: a program may have many more, and
-// whoever asks has others to look after.
+// mostThreads bounds how many threads of a process are examined, because a program may have many
+// more.
 const mostThreads = 256
 
-// HeldBy returns what the process with a pid does instead of ending: of its threads that have not
-// ended, the first one that is traced, or else the first one. It goes by the pid, so the caller must
-// know that the process has not been reaped. [ErrGone] says that it has, or that no thread is left.
+// HeldBy explains why the process with a pid has not ended: it returns the first of its remaining
+// threads that is traced, or else the first one. It goes by the pid, so the caller must know that
+// the process has not been reaped. It returns [ErrGone] if the process was reaped, or if no thread
+// is left.
 func HeldBy(pid uint32) (Hold, error) {
 	dir := fmt.Sprintf("/proc/%d/task", pid)
 	f, err := os.Open(dir)
@@ -81,8 +82,8 @@ func HeldBy(pid uint32) (Hold, error) {
 	return *first, nil
 }
 
-// holdOf reads the status of a thread (proc_pid_status(5)). One that has ended holds nothing, unless
-// a tracer has yet to take note of that.
+// holdOf reads the status of a thread (proc_pid_status(5)). One that has ended holds nothing,
+// unless a tracer has yet to take note of that.
 func holdOf(status []byte) (h Hold, ok bool) {
 	for line := range bytes.Lines(status) {
 		key, value, _ := strings.Cut(string(line), ":")
@@ -129,8 +130,8 @@ func command(pid uint32) string {
 	return strings.TrimSpace(string(b))
 }
 
-// isInit reports whether a process is the first one of a PID namespace other than the one that /proc
-// shows.
+// isInit reports whether a process is the first one of a PID namespace other than the one that
+// /proc shows.
 func isInit(pid uint32) (bool, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -140,10 +141,10 @@ func isInit(pid uint32) (bool, error) {
 	return h.Init, nil
 }
 
-// unread returns the error of reading what /proc has of a process: [ErrGone] if nothing has the pid.
+// unread converts an error of reading a process's files in /proc: [ErrGone] if nothing has the pid.
 func unread(pid uint32, err error) error {
 	if absent(int(pid)) {
 		return ErrGone
 	}
-	return fmt.Errorf("read what process %d does: %w", pid, err)
+	return fmt.Errorf("read the state of process %d: %w", pid, err)
 }

@@ -14,7 +14,7 @@ import (
 // Watcher watches processes through pidfds (pidfd_open(2)), all of them in one epoll loop. Its
 // methods may be called from any goroutine.
 type Watcher struct {
-	keep Keeper // nil: nobody keeps pidfds
+	keep Keeper // nil if copies of pidfds are not kept elsewhere
 	ep   int    // the epoll set
 	wake int    // an eventfd in the set; writing to it ends the loop
 
@@ -40,12 +40,13 @@ type legacy struct {
 
 // watch is one process that is watched. dropLocked closes its descriptor, exactly once.
 type watch struct {
-	id   string
-	fd   int
-	slot int32 // what epoll reports. Unlike the number of a descriptor, a slot is never reused
+	id string
+	fd int
+	// the identifier that epoll reports. Unlike the number of a descriptor, a slot is never reused
+	slot int32
 	proc Process
 
-	endedBefore bool // it had ended when Watch was called, so nobody here knows when
+	endedBefore bool // it had ended when Watch was called, so the time of its end is unknown
 	ended       bool // the descriptor was seen readable
 	reported    bool // nothing more can be learned: the last fact was emitted
 	seenAt      time.Time
@@ -54,16 +55,16 @@ type watch struct {
 // Keeper keeps copies of pidfds beyond the end of this process: see package fdstore. Its methods
 // must not block.
 type Keeper interface {
-	// Keep keeps a copy of fd under id. fd stays the caller's. What was kept under id was dropped
-	// before.
+	// Keep keeps a copy of fd under id. fd stays the caller's. A descriptor kept under id from
+	// before was dropped.
 	Keep(id string, fd int)
-	// Drop gives up what is kept under id, which may be nothing.
+	// Drop removes the descriptor kept under id, if any.
 	Drop(id string)
 }
 
 // New makes a watcher. keep may be nil. inherited are the pidfds, by ID, that an earlier berth left
-// with its Keeper; the watcher closes them. The caller must call Run, which closes everything at its
-// end.
+// with its Keeper; the watcher closes them. The caller must call Run, which closes everything at
+// its end.
 func New(keep Keeper, inherited map[string]int) (*Watcher, error) {
 	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
@@ -92,7 +93,7 @@ func New(keep Keeper, inherited map[string]int) (*Watcher, error) {
 	return w, nil
 }
 
-// Exact reports whether this kernel says how a process ended that somebody else reaped
+// Exact reports whether this kernel has the exit status of a process that another process reaped
 // (PIDFD_INFO_EXIT, Linux 6.15).
 func (w *Watcher) Exact() bool { return w.exact }
 
@@ -100,13 +101,14 @@ func (w *Watcher) Exact() bool { return w.exact }
 // the process was made and, so that no exit goes unseen, before it is started.
 //
 // p.StartTicks may be 0, for a process that the runtime made just now; it must be set for one that
-// is known from a record. Watch returns [ErrGone] when the process does not exist any more, unless
-// an earlier berth left a pidfd of it: then the sink gets what that pidfd still says. Watching the
-// same process under the same ID again does nothing; another process takes the place of the first.
+// is known from a record. Watch returns [ErrGone] if the process does not exist any more, unless an
+// earlier berth left a pidfd of it: then the sink gets the fact that this pidfd still has. Watching
+// the same process under the same ID again does nothing; another process takes the place of the
+// first.
 //
-// The caller may read more about the process by its pid, such as its cgroup. If [Watcher.Look] says
-// afterwards that the process is alive, what was read is about this process, and not about a later
-// one that was given the same pid.
+// The caller may read more about the process by its pid, such as its cgroup. If [Watcher.Look]
+// returns alive afterwards, the values read are about this process, and not about a later one that
+// was given the same pid.
 func (w *Watcher) Watch(id string, p Process) (Process, error) {
 	w.mu.Lock()
 	if old, ok := w.mu.byID[id]; ok && old.proc.same(p) {
@@ -114,7 +116,7 @@ func (w *Watcher) Watch(id string, p Process) (Process, error) {
 		return old.proc, nil
 	}
 	if left, ok := w.mu.inherited[id]; ok {
-		defer w.mu.Unlock() // nobody else may look for the process while its pidfd is in two hands
+		defer w.mu.Unlock() // the process must not be looked up while its pidfd is in two hands
 		return w.claimLocked(id, left, p)
 	}
 	w.mu.Unlock()
@@ -131,7 +133,7 @@ func (w *Watcher) Watch(id string, p Process) (Process, error) {
 	return w.watchedLocked(id, fd), nil
 }
 
-// claimLocked does what Watch does, for an ID for which an earlier berth left a pidfd.
+// claimLocked is Watch for an ID for which an earlier berth left a pidfd.
 func (w *Watcher) claimLocked(id string, left *legacy, p Process) (Process, error) {
 	fd, identity, kept, err := claim(left.fd, p)
 	if !kept { // claim has closed it: it was another process's
@@ -166,7 +168,7 @@ func (w *Watcher) watchedLocked(id string, fd int) Process {
 }
 
 // addLocked puts an open pidfd into the epoll set, unless the same process is watched already. fd
-// stays the caller's in that case, and after an error. kept says that the Keeper has a copy.
+// stays the caller's in that case, and after an error. kept is set if the Keeper has a copy.
 func (w *Watcher) addLocked(id string, fd int, p Process, kept bool) error {
 	if w.mu.closed {
 		return fmt.Errorf("watch process %d of %s: %w: berth is stopping", p.Pid, id, errdefs.ErrUnavailable)
@@ -200,8 +202,8 @@ func (w *Watcher) addLocked(id string, fd int, p Process, kept bool) error {
 	return nil
 }
 
-// Forget stops watching id, and drops what is kept or was inherited for it. It does nothing for an
-// ID that is not watched.
+// Forget stops watching id, and drops its kept or inherited descriptor. It does nothing for an ID
+// that is not watched.
 func (w *Watcher) Forget(id string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -265,7 +267,7 @@ func (w *Watcher) Signal(id string, sig unix.Signal) error {
 	return nil
 }
 
-// Program returns what the process pid executes; [ErrGone] when nothing has the pid.
+// Program returns the program that process pid executes, or [ErrGone] if nothing has the pid.
 func (w *Watcher) Program(pid uint32) (Program, error) {
 	st, err := ReadStat(pid)
 	return st.Program, err

@@ -11,12 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenPipe opens for reading the pipe with an inode, by way of the process p, or of its parent, which
-// has it open. The descriptor does not block. [ErrGone] says that neither has it any more; any other
-// error, that the kernel could not be asked.
+// OpenPipe opens for reading the pipe with an inode, by way of the process p, or of its parent,
+// which has it open. The descriptor does not block. It returns [ErrGone] if neither has it any
+// more; any other error means that the kernel could not be asked.
 //
-// It is for a pipe whose last reader has gone: the pipe, and what is in it, stays for as long as
-// anybody may write to it. A process cannot pass another pipe for it, since the inode is compared.
+// It is for a pipe whose last reader has gone: the pipe and its content exist for as long as a
+// process has the write end open. A process cannot pass another pipe for it, since the inode is
+// compared.
 func OpenPipe(p Process, inode uint64) (fd int, err error) {
 	held, p, err := OpenProcess(p)
 	if err != nil {
@@ -34,7 +35,7 @@ func OpenPipe(p Process, inode uint64) (fd int, err error) {
 	return pipeOf(st.Parent, inode)
 }
 
-// pipeOf looks for a pipe among what a process has open.
+// pipeOf looks for a pipe among the open files of a process.
 func pipeOf(pid int, inode uint64) (int, error) {
 	dir := "/proc/" + strconv.Itoa(pid) + "/fd/"
 	open, err := os.ReadDir(dir)

@@ -37,8 +37,8 @@ var bootID struct {
 	known string
 }
 
-// BootID returns the ID of the running kernel's boot (random(4)). An error says that it could not
-// be read now; the next call tries again.
+// BootID returns the ID of the running kernel's boot (random(4)). If it cannot be read now, BootID
+// returns an error, and the next call tries again.
 func BootID() (string, error) {
 	bootID.Lock()
 	defer bootID.Unlock()
@@ -53,7 +53,7 @@ func BootID() (string, error) {
 }
 
 // OpenProcess opens a pidfd of p and completes p's identity. It returns [ErrGone] if p is gone for
-// certain. Any other error says that the kernel could not be asked. The caller closes the pidfd.
+// certain. Any other error means that the kernel could not be asked. The caller closes the pidfd.
 //
 // A pidfd stands for one process for ever. It does not keep that process's pid from being given to
 // another process once its own was reaped, so each step that goes by the pid may find another
@@ -95,15 +95,15 @@ func OpenProcess(p Process) (fd int, identity Process, err error) {
 var errReused = fmt.Errorf("its pid belongs to another process now: %w", ErrGone)
 
 // identify completes the identity of p, of which fd is the pidfd, or returns [ErrGone] if fd is the
-// pidfd of another process. Any other error says that the kernel could not be asked.
+// pidfd of another process. Any other error means that the kernel could not be asked.
 //
-// What /proc says of a pid is about fd's process only while that has not been reaped, so it is
-// looked at whether it has been after the reading. If it has:
+// The values in /proc for a pid are about fd's process only while that has not been reaped, so
+// identify checks after the reading whether it has been. If it has:
 //
 //   - A start time that was known and was found again is p's. p was started before fd was opened,
 //     and a process that got its pid after fd's process was reaped was started later than that.
-//   - A start time that was not known stays so: what was read may be about another process. fd
-//     itself can still say how p ended.
+//   - A start time that was not known stays unknown: the value read may be about another process.
+//     fd itself can still tell how p ended.
 //
 // An identity without a start time is of no use for a process that lives: a later berth would take
 // another process for it.
@@ -131,8 +131,8 @@ func identify(fd int, p Process) (Process, error) {
 // claim takes the pidfd that an earlier berth left for p. kept is false if that one is not p's, as
 // after a start that was undone and made again under the same ID, or if p is gone and it is another
 // process's. Then claim has closed it and opened another, or returns [ErrGone]. After any other
-// error the pidfd that was left stays the caller's: it may have the exit code, and nobody could be
-// asked whose it is.
+// error the pidfd that was left stays the caller's: it may have the exit code, and its process
+// could not be determined.
 func claim(left int, p Process) (fd int, _ Process, kept bool, err error) {
 	pid, err := pidOf(left)
 	if err != nil && !errors.Is(err, ErrGone) {
@@ -150,7 +150,8 @@ func claim(left int, p Process) (fd int, _ Process, kept bool, err error) {
 	fd, identity, err := OpenProcess(p)
 	switch {
 	case errors.Is(err, ErrGone) && reaped:
-		// Both were reaped. Nobody else can have been watched under this ID since, so it is p's.
+		// Both were reaped. No other process can have been watched under this ID since, so the
+		// pidfd is p's.
 		if p.BootID == "" {
 			p.BootID, _ = BootID()
 		}

@@ -13,8 +13,7 @@ import (
 	"berth/internal/base/exit"
 )
 
-// wakeSlot is what epoll reports for the eventfd that ends the loop. Slots of processes are above
-// 0.
+// wakeSlot identifies the eventfd that ends the loop. Slots of processes are above 0.
 const wakeSlot = -1
 
 // Run reports exits until ctx ends, and returns nil then. It calls sink for each fact, from its own
@@ -71,8 +70,8 @@ func (w *Watcher) close() {
 //
 // A pidfd is readable once the last thread of its process ended, and hung up once the process was
 // reaped (Linux 6.9). Between the two the process is a zombie, and /proc has its wait status. After
-// it was reaped, Linux 6.15 and later have that of its first thread for PIDFD_GET_INFO. Earlier
-// kernels have nothing, and the fact is not measured.
+// it was reaped, Linux 6.15 and later give the status of its first thread for PIDFD_GET_INFO.
+// Earlier kernels have nothing, and the fact is not measured.
 func (w *Watcher) observe(ev unix.EpollEvent, at time.Time) (exit.Fact, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -108,10 +107,10 @@ func (w *Watcher) observe(ev unix.EpollEvent, at time.Time) (exit.Fact, bool) {
 	return fact, first
 }
 
-// measure completes the fact about a process that ended with its code, as far as the kernel still has
-// one.
+// measure completes the fact about a process that ended with its code, as far as the kernel still
+// has one.
 //
-// The status of a zombie is that of the whole process, as its parent is told it. It is read with the
+// The status of a zombie is that of the whole process, the one its parent gets. It is read with the
 // lock that a reaper takes: the kernel counts no thread if it came too late for that, and shows the
 // status of the first thread, as for a pidfd.
 func (w *Watcher) measure(f *exit.Fact, wt *watch, reaped bool) {
@@ -136,8 +135,8 @@ func exitCode(s unix.WaitStatus) uint32 {
 }
 
 // Code returns the exit code of the first thread of the process of a pidfd, 128+N for signal N. The
-// package says when that is not the code of the process. It is not known while the process has not
-// been reaped, nor before Linux 6.15.
+// package comment explains when that differs from the code of the process. It is not known while
+// the process has not been reaped, nor before Linux 6.15.
 func Code(fd int) (code uint32, known bool) {
 	status, ok := pidfdExit(fd)
 	if !ok {

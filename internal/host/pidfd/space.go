@@ -12,9 +12,9 @@ import (
 )
 
 // KillNamespace sends SIGKILL to every process of the PID namespace whose first process p is, and
-// of those below: they have no other future, since the first one is about to end, and the kernel ends
-// all others with it. It returns their pids. There are none if p shares its PID namespace, and the
-// error is [ErrGone] if p is gone.
+// of those below: they have no other future, since the first one is about to end, and the kernel
+// ends all others with it. It returns their pids. There are none if p shares its PID namespace, and
+// the error is [ErrGone] if p is gone.
 //
 // It looks at each process of this host. It is for an end that does not come, and for nothing that
 // happens often.
@@ -31,7 +31,7 @@ func KillNamespace(p Process) (pids []int, err error) {
 	if err != nil {
 		return nil, unread(p.Pid, err)
 	}
-	if Ask(fd) == Gone { // what was read may be about another process
+	if Ask(fd) == Gone { // the values read may be about another process
 		return nil, ErrGone
 	}
 	own, err := namespaceOf(os.Getpid())
@@ -70,9 +70,9 @@ func namespaceOf(pid int) (namespace, error) {
 	return namespace{st.Dev, st.Ino}, err
 }
 
-// killWithin kills a process if it is in a PID namespace or in one below. Where it is, is read after
-// its pidfd was opened: if the pid was given to another process before, the answer is about that
-// one, and if it is given to another one later, the pidfd does not follow.
+// killWithin kills a process if it is in a PID namespace or in one below. Where it is, is read
+// after its pidfd was opened: if the pid was given to another process before, the answer is about
+// that one, and if it is given to another one later, the pidfd does not follow.
 func killWithin(pid int, space namespace) (killed bool, err error) {
 	fd, err := Open(pid)
 	if errors.Is(err, ErrGone) {
@@ -108,7 +108,7 @@ func isWithin(pid int, space namespace) (bool, error) {
 		_ = unix.Close(fd)
 		fd = above
 	}
-	if errors.Is(err, unix.EPERM) { // the one above is that of this berth, or above that
+	if errors.Is(err, unix.EPERM) { // the namespace above is that of this berth, or above it
 		return false, nil
 	}
 	return false, err

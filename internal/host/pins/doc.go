@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pins makes the namespaces of pods that no process holds: [Networks] those of networks, and
-// the user namespaces that own them, and [Pins] the IPC and UTS namespaces. Each is pinned as a file.
+// Package pins makes the namespaces of pods that no process holds: [Networks] makes network
+// namespaces, and the user namespaces that own them, and [Pins] makes IPC and UTS namespaces. Each
+// is pinned as a file.
 //
 // # Layout
 //
@@ -16,13 +17,14 @@
 //   - The hostname and the sysctls of these namespaces are set before Make returns. The file made
 //     is written last: Check succeeds only where everything was made, in this boot, and is still
 //     there.
-//   - Make makes everything again, whatever an attempt before it has left. Removing what is absent
-//     succeeds.
+//   - Make makes everything again, regardless of the remains of an earlier attempt. Removing an
+//     absent namespace succeeds.
 //   - No thread that was in another namespace is used for anything else.
 //
 // # Never
 //
-// The room knows no pods, only IDs and values, and keeps no state: the records say what may exist.
+// The room does not know pods, only IDs and values, and keeps no state: the records list the
+// namespaces that may exist.
 //
 // # To look at it live
 //

@@ -117,8 +117,8 @@ func (n *Networks) Remove(_ context.Context, path string) error {
 	return nil
 }
 
-// RemoveAdopted removes the pin of a namespace that another runtime has made, wherever it is. The
-// record of the pod says so. Removing an absent pin succeeds.
+// RemoveAdopted removes the pin of a namespace that another runtime made, at any path. Call it only
+// with a path from the pod's record. Removing an absent pin succeeds.
 func (n *Networks) RemoveAdopted(_ context.Context, path string) error {
 	if !filepath.IsAbs(path) {
 		return fmt.Errorf("remove network namespace: %q is not absolute: %w", path, errdefs.ErrInvalidArgument)

@@ -20,10 +20,10 @@ type UserIDs struct {
 	UIDs, GIDs uint32 // how many there are
 }
 
-// CreateOwned makes a network namespace that belongs to a new user namespace, with its loopback
-// up, pinned at path. Root of that user namespace, and nobody else there, may change the network
-// and mount a sysfs. The user namespace lives as long as the network namespace; see Owner. If a
-// namespace is pinned at path already, it is kept.
+// CreateOwned makes a network namespace that belongs to a new user namespace, with its loopback up,
+// pinned at path. Only root of that user namespace may change the network there and mount a sysfs.
+// The user namespace lives as long as the network namespace; see Owner. If a namespace is pinned at
+// path already, it is kept.
 func (n *Networks) CreateOwned(ctx context.Context, path string, ids UserIDs) error {
 	return n.create(path, func() error {
 		err := pinOwned(path, ids)

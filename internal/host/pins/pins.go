@@ -28,15 +28,15 @@ type Pins struct {
 // made.
 func New(dir string) *Pins { return &Pins{dir: dir, bootFile: "/proc/sys/kernel/random/boot_id"} }
 
-// Request is what one pod needs.
+// Request describes the namespaces of one pod.
 type Request struct {
 	ID string
-	// IPC and UTS say which namespaces the pod has of its own.
+	// IPC and UTS are set for the namespaces that the pod does not share with the host.
 	IPC, UTS bool
 	// Hostname is set in the UTS namespace; "" leaves the host's name there.
 	Hostname string
 	// Sysctls are set in the new namespaces: values by names. Those of the network are set after
-	// its plug-ins, by package network.
+	// its plug-ins have run, by package network.
 	Sysctls map[string]string
 }
 
@@ -60,8 +60,9 @@ func (p *Pins) IPC(id string) string { return p.path(id, "ipc") }
 // UTS returns the path at which the UTS namespace of an ID is pinned, if it has one.
 func (p *Pins) UTS(id string) string { return p.path(id, "uts") }
 
-// Make makes the namespaces of an ID, and sets the hostname and the sysctls. What an attempt that
-// was cut off has left is removed first. After an error the caller removes what was made.
+// Make makes the namespaces of an ID, and sets the hostname and the sysctls. The remains of an
+// interrupted attempt are removed first. After an error the caller removes the namespaces with
+// Remove.
 func (p *Pins) Make(r Request) error {
 	if r.ID == "" || !filepath.IsLocal(r.ID) || filepath.Base(r.ID) != r.ID {
 		return fmt.Errorf("pin namespaces of %q: it is not an ID: %w", r.ID, errdefs.ErrInvalidArgument)
@@ -106,7 +107,8 @@ func (p *Pins) make(r Request) error {
 	return os.WriteFile(p.path(r.ID, noteName), text, 0o600)
 }
 
-// inside makes the namespaces in this thread, which is used for nothing else, and pins them.
+// inside makes the namespaces in this thread, which is used for nothing else afterwards, and pins
+// them.
 func (p *Pins) inside(r Request, names []string) error {
 	unshare := 0
 	for _, name := range names {
@@ -133,8 +135,8 @@ func (p *Pins) inside(r Request, names []string) error {
 	return nil
 }
 
-// Check returns nil if everything is there that Make has made of an ID, in this boot. ErrNotFound
-// says what is not.
+// Check returns nil if everything that Make made for an ID is still there, in this boot. Otherwise
+// it returns ErrNotFound, naming the missing part.
 func (p *Pins) Check(id string) error {
 	text, err := os.ReadFile(p.path(id, noteName))
 	if errors.Is(err, os.ErrNotExist) {
@@ -168,7 +170,7 @@ func (p *Pins) Check(id string) error {
 
 // Remove removes the pins of an ID. The namespaces end with the last process in them.
 func (p *Pins) Remove(id string) error {
-	// The note goes first: what is half removed is not there.
+	// The note goes first: Check then treats a half-removed ID as absent.
 	if err := os.Remove(p.path(id, noteName)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove pinned namespaces of %s: %w", id, err)
 	}
@@ -177,7 +179,7 @@ func (p *Pins) Remove(id string) error {
 			return fmt.Errorf("remove pinned namespaces of %s: %w", id, err)
 		}
 	}
-	// Not recursively: nobody else writes here.
+	// Not recursively: only this package writes here.
 	if err := os.Remove(p.of(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove pinned namespaces of %s: %w", id, err)
 	}

@@ -15,9 +15,9 @@ import (
 	"github.com/moby/sys/mountinfo"
 )
 
-// RemoveAdopted removes what another runtime has made for a sandbox or a container that berth has
-// adopted: directories, with all that is mounted below them, and files. A directory whose name is
-// not the ID is refused. What is absent is not an error.
+// RemoveAdopted removes the files of another runtime for a sandbox or a container that berth
+// adopted: directories, with all mounts below them, and files. A directory whose name is not the ID
+// is refused. Absent paths are not an error.
 func (f *Files) RemoveAdopted(id string, dirs, files []string) error {
 	for _, dir := range dirs {
 		if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir || filepath.Base(dir) != id {
@@ -39,8 +39,9 @@ func (f *Files) RemoveAdopted(id string, dirs, files []string) error {
 	return errors.Join(errs...)
 }
 
-// unmountBelow unmounts all that is mounted on a directory and below it, the deepest first. It is an
-// error if anything is mounted there afterwards: deleting the directory would delete what is in it.
+// unmountBelow unmounts all that is mounted on a directory and below it, the deepest first. If
+// anything is mounted there afterwards, it returns an error, because deleting the directory would
+// delete the content of the mount.
 func unmountBelow(dir string) error {
 	for range 2 {
 		points, err := mountsBelow(dir)

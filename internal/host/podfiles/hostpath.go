@@ -17,9 +17,9 @@ import (
 // does not answer holds a thread of berth's for as long.
 const maxHostPaths = 256
 
-// hostPaths looks at the host paths of mounts. A path on a file system that hangs, such as one of
-// NFS whose server is away, or of FUSE, may never answer, and nothing can end the system call: so
-// each path is looked at once at a time, and whoever asks again joins.
+// hostPaths looks at the host paths of mounts. A path on a file system that hangs, such as NFS
+// whose server is away, or FUSE, may never answer, and the system call cannot be ended: so each
+// path is examined once at a time, and concurrent callers share the call.
 type hostPaths struct {
 	ask func(path string) error
 
@@ -41,7 +41,7 @@ func newHostPaths(ask func(path string) error) *hostPaths {
 // MakeHostPath makes the host directory of a mount if nothing is there, as the kubelet and users of
 // crictl expect. A path that is not absolute is left to the validation of the spec. Where no
 // directory can be the error is ErrFailedPrecondition. If the file system of the path does not
-// answer within ctx, the error names the path; whoever asks again joins the same look at it.
+// answer within ctx, the error names the path; concurrent calls for a path share one look at it.
 func (f *Files) MakeHostPath(ctx context.Context, path string) error {
 	if !filepath.IsAbs(path) {
 		return nil

@@ -30,8 +30,8 @@ func (f *Files) MakeImageVolume(id string, n int) (string, error) {
 
 // MakeRootfs makes an empty directory for the root file system of a pod's pause process, which its
 // image is mounted at, and returns its path. The OCI runtime enters it as the pod's root, which is
-// the user uid of this host, so the directories that it is in are open to that user, and to no
-// other but root. Remove unmounts it.
+// the user uid of this host, so the directories above it are open only to root and that user.
+// Remove unmounts it.
 func (f *Files) MakeRootfs(id string, uid int) (string, error) {
 	own := f.rootfs(id)
 	dir := filepath.Join(own, "0")
@@ -44,9 +44,9 @@ func (f *Files) MakeRootfs(id string, uid int) (string, error) {
 }
 
 // Below returns the path of the directory that path names below dir; "" names dir itself. Every
-// link is resolved as if dir were the root directory, so that the result lies below dir. What is
-// below dir must not change meanwhile, nor until the result is used. ErrInvalidArgument says that
-// path does not exist or is not a directory.
+// link is resolved as if dir were the root directory, so that the result lies below dir. The
+// content of dir must not change meanwhile, nor until the result is used. It returns
+// ErrInvalidArgument if path does not exist or is not a directory.
 func (f *Files) Below(dir, path string) (string, error) {
 	if path == "" {
 		return dir, nil
@@ -74,13 +74,12 @@ func (f *Files) Below(dir, path string) (string, error) {
 }
 
 // removeImageVolumes unmounts the images that a container mounts and removes their directories. A
-// directory that is not empty afterwards is an error: nothing is deleted within what may be
-// mounted.
+// directory that is not empty afterwards is an error: nothing is deleted within a possible mount.
 func (f *Files) removeImageVolumes(id string) error {
 	return errors.Join(removeMounts(f.imageVolumes(id)), removeMounts(f.rootfs(id)))
 }
 
-// removeMounts unmounts what is mounted on the directories below base, and removes all of them.
+// removeMounts unmounts all mounts on the directories below base, and removes the directories.
 func removeMounts(base string) error {
 	entries, err := os.ReadDir(base)
 	if errors.Is(err, os.ErrNotExist) {

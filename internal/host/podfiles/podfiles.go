@@ -18,8 +18,7 @@ import (
 const (
 	// defaultShm is the size of a pod's /dev/shm, in bytes, as other runtimes have it.
 	defaultShm = 64 << 20
-	// etcSize bounds what the containers of a pod can write into hosts, hostname and resolv.conf
-	// together, in bytes.
+	// etcSize is the size of the tmpfs for a pod's hosts, hostname and resolv.conf, in bytes.
 	etcSize = 1 << 20
 )
 
@@ -31,8 +30,8 @@ type Files struct {
 }
 
 // New returns the files below root, which survives a reboot, and state, which need not. Both must
-// exist or be makeable when something is made. What others could reach in the directories of an
-// earlier berth is closed to them.
+// exist or be makeable when something is made. It restricts the permissions of directories that an
+// earlier berth left open to other users.
 func New(root, state string) *Files {
 	f := &Files{root: root, state: state, paths: newHostPaths(makeDirectory)}
 	for _, dir := range []string{f.sandbox("x"), f.volumes("x"), f.imageVolumes("x")} {
@@ -41,9 +40,10 @@ func New(root, state string) *Files {
 	return f
 }
 
-// private makes a directory for one sandbox or container, in one that root alone may enter: no
-// other user of the host gets to what is below. A process that has a mount of it need not enter. An
-// OCI runtime opens the sources of mounts as root of the host, also for a user namespace.
+// private makes a directory for one sandbox or container, within a directory that only root may
+// enter: other users of the host cannot reach its content. A process that has a mount of it need
+// not enter. An OCI runtime opens the sources of mounts as root of the host, also for a user
+// namespace.
 func private(dir string) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
 		return err
@@ -54,7 +54,7 @@ func private(dir string) error {
 	return os.MkdirAll(dir, 0o711)
 }
 
-// Sandbox is what the containers of one pod share.
+// Sandbox describes the files that the containers of one pod share.
 type Sandbox struct {
 	ID         string
 	Hostname   []byte
@@ -65,12 +65,12 @@ type Sandbox struct {
 	UID, GID int
 	// Label is the SELinux label of the files; "" for none.
 	Label string
-	// HostIPC says that the pod uses the host's /dev/shm, so that none is mounted.
+	// HostIPC is set if the pod uses the host's /dev/shm, so that none is mounted.
 	HostIPC bool
 }
 
-// MakeSandbox makes the files of a pod, of which SetHosts writes /etc/hosts. What an attempt before
-// this one made is made again.
+// MakeSandbox makes the files of a pod, of which SetHosts writes /etc/hosts. Files from an earlier
+// attempt are made again.
 func (f *Files) MakeSandbox(s Sandbox) error {
 	if err := private(f.sandbox(s.ID)); err != nil {
 		return fmt.Errorf("make files of sandbox %s: %w", s.ID, err)
@@ -146,7 +146,7 @@ func (f *Files) MakeVolume(id string, n int) (string, error) {
 }
 
 // MakeCheckpoint makes an empty directory for the checkpoint that a container is restored from, and
-// returns its path. Nobody but root may look into it: a checkpoint has the memory of a container.
+// returns its path. Only root may read it, because a checkpoint contains the memory of a container.
 func (f *Files) MakeCheckpoint(id string) (string, error) {
 	dir := f.Checkpoint(id)
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(filepath.Dir(dir), 0o700), os.Mkdir(dir, 0o700)); err != nil {
@@ -155,8 +155,8 @@ func (f *Files) MakeCheckpoint(id string) (string, error) {
 	return dir, nil
 }
 
-// RemoveCheckpoint removes the directory that MakeCheckpoint has made, as Remove does. What is
-// absent is not an error.
+// RemoveCheckpoint removes the directory that MakeCheckpoint has made, as Remove does. An absent
+// directory is not an error.
 func (f *Files) RemoveCheckpoint(id string) error { return os.RemoveAll(f.Checkpoint(id)) }
 
 // Checkpoint returns the directory that MakeCheckpoint makes.
@@ -201,8 +201,8 @@ func (f *Files) sandbox(id string) string { return filepath.Join(f.state, "sandb
 func (f *Files) volumes(id string) string { return filepath.Join(f.root, "volumes", id) }
 
 // mountTmpfs makes dir and mounts a tmpfs of size bytes on it, whose files have a SELinux label if
-// one is given. What was mounted there by an attempt that was cut off is unmounted first, so that
-// mounts do not pile up.
+// one is given. A mount from an interrupted attempt is unmounted first, so that mounts do not pile
+// up.
 func mountTmpfs(dir string, mode uint32, size int64, label string) error {
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return err
@@ -217,8 +217,8 @@ func mountTmpfs(dir string, mode uint32, size int64, label string) error {
 	return nil
 }
 
-// unmount takes away what is mounted on path, with everything that still uses it. Nothing mounted,
-// or no such path, is not an error.
+// unmount detaches all mounts on path, even if they are in use. Nothing mounted, or no such path,
+// is not an error.
 func unmount(path string) error {
 	for {
 		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)

@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// VolumeUsage returns what the volumes of a container's image take of the disk. Files that are
-// removed meanwhile do not count, and a file with several names counts once.
+// VolumeUsage returns the disk usage of the volumes of a container's image. Files that are removed
+// meanwhile do not count, and a file with several names counts once.
 func (f *Files) VolumeUsage(ctx context.Context, id string) (bytes, inodes uint64, err error) {
 	counted := map[uint64]bool{} // files with several names
 	err = filepath.WalkDir(f.volumes(id), func(path string, e fs.DirEntry, err error) error {

@@ -10,9 +10,8 @@
 //
 // # Use
 //
-// [Open] returns nil where SELinux is off. After a restart the caller reserves the labels of what
-// runs before it makes anything. It releases the label of a container or sandbox when that is
-// removed.
+// [Open] returns nil where SELinux is off. After a restart the caller first reserves the labels of
+// running pods. It releases the label of a container or sandbox when that is removed.
 //
 // # Never
 //

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// library is what is used of go-selinux, which keeps the categories that are taken in this process.
+// library is the used part of go-selinux, which remembers the categories that are taken in this
+// process.
 type library struct {
 	init    func(options []string) (process, mount string, err error)
 	known   func(label string) error // whether the host's policy has it
@@ -34,9 +35,9 @@ type Labels struct {
 	held map[string]int // how often each level is held
 }
 
-// Open returns the labels of this host, nil where SELinux is off. There is one in a process. An
-// error says that the host's configuration has something else in the place of a label; the labels
-// can be used all the same.
+// Open returns the labels of this host, nil where SELinux is off. There is one in a process. It
+// returns an error if the host's configuration has something else in the place of a label; the
+// labels can be used all the same.
 func Open() (*Labels, error) {
 	if !selinux.GetEnabled() {
 		return nil, nil //nolint:nilnil // the host has none
@@ -113,8 +114,8 @@ func (l *Labels) Init(options []string) (process, mount string, err error) {
 // mounted images, or "" where the host's policy names none.
 func (l *Labels) ReadOnly() string { return l.readOnly }
 
-// Shared returns the label of files that are like those of a label, but may be used by the
-// containers of every pod that can reach them.
+// Shared returns a label for files that the containers of every pod may use, if they can reach
+// them.
 func (l *Labels) Shared(mount string) (string, error) {
 	if mount == "" {
 		return "", nil
@@ -179,8 +180,8 @@ func (l *Labels) Relabel(path, mount string) error {
 	return nil
 }
 
-// Publish gives path, and all that is below it, the label of files that every container may read.
-// What has it already is left as it is: what is made below it inherits the label.
+// Publish gives path, and all that is below it, the label of files that every container may read. A
+// path that has it already is left as it is, because files made below it inherit the label.
 func (l *Labels) Publish(path string) error {
 	if have, err := l.lib.labelOf(path); err == nil && have == l.readOnly {
 		return nil

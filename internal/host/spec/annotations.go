@@ -22,14 +22,13 @@ const (
 // maxLabel is how long the name and the value of a label in containerd may be together, in bytes.
 const maxLabel = 4096
 
-// reservedLabels are the beginnings of names that mean something to berth, to containerd's garbage
-// collector and to agents that look for what the CRI made.
+// reservedLabels are prefixes of labels with a meaning for berth, for containerd's garbage
+// collector or for agents that look for objects made by the CRI.
 var reservedLabels = []string{"io.berth.", "berth.", "containerd.io/", "io.containerd.", "io.cri-containerd"}
 
 // ObjectLabels returns the labels of a container object in containerd: its kind and, for agents
-// that read them there, the labels of the pod or the container. Labels that would speak for berth
-// or for containerd are left out, as are those that containerd does not take; the record has all of
-// them.
+// that read them there, the labels of the pod or the container. Labels with a reserved prefix are
+// left out, as are those that containerd does not accept; the record has all of them.
 func ObjectLabels(labels map[string]string, kind string) map[string]string {
 	all := map[string]string{}
 	for k, v := range labels {
@@ -59,9 +58,9 @@ func identify(s *specs.Spec, cfg *runtimeapi.PodSandboxConfig, id string) {
 	s.Annotations["io.kubernetes.cri.sandbox-uid"] = m.GetUid()
 }
 
-// neverPassed begins the annotations that no setting hands to an OCI runtime. What somebody writes
-// into a pod would name files and programs of the host to it, or its seccomp filter, or another
-// pod's shim, or what berth itself writes.
+// neverPassed begins the annotations that no setting hands to an OCI runtime. They would let the
+// author of a pod name files and programs of the host, a seccomp filter, or another pod's shim, or
+// forge an annotation that berth writes.
 var neverPassed = []string{
 	"org.systemd.property.",  // properties of systemd units: CVE-2024-3154
 	"org.criu.",              // a file of CRIU's settings, which can name a program to run
@@ -72,12 +71,12 @@ var neverPassed = []string{
 	"io.kubernetes.cri.",     // whose pod and which container it is
 }
 
-// actedOn begins the annotations by which crun does something else with a container. A pattern has
-// to name them in full: whoever writes * did not think of them.
+// actedOn begins the annotations by which crun does something else with a container. A pattern must
+// name them in full, because the author of a * is unlikely to have meant them.
 const actedOn = "run.oci."
 
-// passThrough returns the annotations that match one of the patterns: those of path.Match, and a *
-// at the end takes the rest.
+// passThrough returns the annotations that match one of the patterns: patterns are those of
+// path.Match, and a * at the end also matches slashes.
 func passThrough(annotations map[string]string, patterns []string) map[string]string {
 	out := map[string]string{}
 	for k, v := range annotations {

@@ -24,8 +24,9 @@ func UserOf(s *specs.Spec) *runtimeapi.LinuxContainerUser {
 	return u
 }
 
-// ResourcesOf returns the resources of a container as CRI reports them: what its cgroup is made
-// with, and not what was asked for. A limit that is not set is 0, which means "not specified".
+// ResourcesOf returns the resources of a container as CRI reports them: the values applied to its
+// cgroup, which may differ from those requested. A limit that is not set is 0, which means "not
+// specified".
 func ResourcesOf(s *specs.Spec) *runtimeapi.LinuxContainerResources {
 	out := &runtimeapi.LinuxContainerResources{}
 	if s == nil {
@@ -53,7 +54,7 @@ func ResourcesOf(s *specs.Spec) *runtimeapi.LinuxContainerResources {
 	return out
 }
 
-// valueOf returns what p points to, and 0 for nil.
+// valueOf returns the value at p, or 0 for nil.
 func valueOf[T any](p *T) (v T) {
 	if p != nil {
 		v = *p

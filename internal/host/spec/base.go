@@ -42,8 +42,8 @@ func LoadBase(path string) (*specs.Spec, error) {
 	return s, nil
 }
 
-// base returns what a specification starts from: a copy of from, which may be nil, without all that
-// CRI decides.
+// base returns the specification to start from: a copy of from, which may be nil, without the
+// fields that CRI decides.
 func base(h Host, from *specs.Spec) *specs.Spec {
 	s := &specs.Spec{}
 	if from != nil {
@@ -75,7 +75,7 @@ func base(h Host, from *specs.Spec) *specs.Spec {
 	return s
 }
 
-// withBase returns the mounts of a base specification over the default ones.
+// withBase returns the default mounts, overridden by those of a base specification.
 func withBase(defaults, of []specs.Mount) []specs.Mount {
 	all := slices.DeleteFunc(slices.Clone(defaults), func(m specs.Mount) bool {
 		return slices.ContainsFunc(of, func(b specs.Mount) bool { return b.Destination == m.Destination })
@@ -83,5 +83,5 @@ func withBase(defaults, of []specs.Mount) []specs.Mount {
 	return append(all, of...)
 }
 
-// annotate adds annotations to those of the base specification.
+// annotate adds annotations to the specification.
 func annotate(s *specs.Spec, more map[string]string) { maps.Copy(s.Annotations, more) }

@@ -12,16 +12,16 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// defaultCaps are what a container has unless it asks for more or less: the set that Docker
-// introduced and Kubernetes users know.
+// defaultCaps are the capabilities of a container by default: the set that Docker introduced and
+// Kubernetes users know.
 var defaultCaps = []string{
 	"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_MKNOD",
 	"CAP_NET_BIND_SERVICE", "CAP_NET_RAW", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
 }
 
-// capabilities sets what the process may do. ALL comes first, dropping before adding, then the
-// single names, adding before dropping: add ALL with drop ALL is none, and drop ALL with add KILL
-// is KILL.
+// capabilities sets the capabilities of the process. ALL comes first, dropping before adding, then
+// the single names, adding before dropping: add ALL with drop ALL is none, and drop ALL with add
+// KILL is KILL.
 func capabilities(h Host, s *specs.Spec, sec *runtimeapi.LinuxContainerSecurityContext) error {
 	asked := sec.GetCapabilities()
 	add, addAll, err := capabilityNames(h, "add_capabilities", asked.GetAddCapabilities())
@@ -64,8 +64,8 @@ func capabilities(h Host, s *specs.Spec, sec *runtimeapi.LinuxContainerSecurityC
 		Permitted: slices.Clone(caps),
 	}
 	// The inheritable set stays empty but for the ambient capabilities, which capabilities(7)
-	// requires to be inheritable: a program gets what is in it without its file asking
-	// (CVE-2022-24769).
+	// requires to be inheritable: a program could otherwise gain capabilities through the
+	// inheritable set of its file (CVE-2022-24769).
 	if len(ambient) > 0 {
 		s.Process.Capabilities.Ambient = ambient
 		s.Process.Capabilities.Inheritable = slices.Clone(ambient)
@@ -76,8 +76,8 @@ func capabilities(h Host, s *specs.Spec, sec *runtimeapi.LinuxContainerSecurityC
 // reboots is the capability that reboot(2) asks for.
 const reboots = "CAP_SYS_BOOT"
 
-// MayReboot reports whether a container gets CAP_SYS_BOOT, if its host has it. Where the container has
-// a PID namespace of its own, reboot(2) ends the init of that (pid_namespaces(7)).
+// MayReboot reports whether a container gets CAP_SYS_BOOT, if its host has it. Where the container
+// has a PID namespace of its own, reboot(2) ends the init of that (pid_namespaces(7)).
 func MayReboot(sec *runtimeapi.LinuxContainerSecurityContext) bool {
 	if sec.GetPrivileged() {
 		return true
@@ -92,8 +92,8 @@ func MayReboot(sec *runtimeapi.LinuxContainerSecurityContext) bool {
 	return addAll && !dropAll || slices.Contains(add, reboots) || slices.Contains(ambient, reboots)
 }
 
-// capabilityNames returns the names in a list as names does, and refuses those that the host does not
-// know.
+// capabilityNames returns the names in a list as names does, and refuses those that the host does
+// not know.
 func capabilityNames(h Host, field string, list []string) (known []string, all bool, err error) {
 	known, all = names(list)
 	for _, n := range known {
@@ -104,8 +104,8 @@ func capabilityNames(h Host, field string, list []string) (known []string, all b
 	return known, all, nil
 }
 
-// names returns the names in a list as the OCI specification spells them, each once and without ALL,
-// and whether ALL was among them.
+// names returns the names in a list as the OCI specification spells them, each once and without
+// ALL, and whether ALL was among them.
 func names(list []string) (found []string, all bool) {
 	for _, c := range list {
 		n := strings.ToUpper(c)

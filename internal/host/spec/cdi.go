@@ -17,8 +17,8 @@ import (
 // field for them. The value is a list of names, separated by commas.
 const cdiPrefix = "cdi.k8s.io/"
 
-// CDIDevices returns the qualified names of the CDI devices that a container asks for, each once:
-// those of the field CDI_devices first, then those of annotations in the order of their keys. The
+// CDIDevices returns the qualified names of the CDI devices that a container requests, each once:
+// first those of the field CDI_devices, then those of annotations in the order of their keys. The
 // error is ErrInvalidArgument and names the field or annotation.
 func CDIDevices(cfg *runtimeapi.ContainerConfig) ([]string, error) {
 	var names []string

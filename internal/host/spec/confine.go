@@ -55,8 +55,8 @@ func confine(h Host, s *specs.Spec, in Container) ([]Degraded, error) {
 	return seLinux(h, s, sec.GetSelinuxOptions(), in.SandboxLabel)
 }
 
-// profile returns the profile that a request asks for, nil for none: that of field, or, from a
-// kubelet that does not know the field yet, the deprecated one, which is a string.
+// profile returns the requested profile, nil for none. It comes from field p, or, from a kubelet
+// that does not know the field yet, from the deprecated string.
 func profile(field string, p *runtimeapi.SecurityProfile, deprecated, old string) (*runtimeapi.SecurityProfile, error) {
 	if p == nil {
 		path, local := strings.CutPrefix(old, "localhost/")
@@ -83,8 +83,8 @@ func profile(field string, p *runtimeapi.SecurityProfile, deprecated, old string
 	return p, nil
 }
 
-// applySeccomp applies a profile; load reads those of the host. No profile at all means unconfined:
-// the kubelet sends RuntimeDefault when it means it.
+// applySeccomp applies a profile; load reads a profile of the host. No profile at all means
+// unconfined: the kubelet sends RuntimeDefault when it means it.
 func applySeccomp(h Host, s *specs.Spec, p *runtimeapi.SecurityProfile, load func(path string) (*specs.LinuxSeccomp, error)) error {
 	if p == nil || p.GetProfileType() == runtimeapi.SecurityProfile_Unconfined {
 		return nil
@@ -111,11 +111,10 @@ func applySeccomp(h Host, s *specs.Spec, p *runtimeapi.SecurityProfile, load fun
 	return nil
 }
 
-// checkDenied refuses a profile that lets through what it has no rule for, and has a rule for a
-// system call that the OCI runtime does not know by its name, as with a libseccomp that is older
-// than the system call: it leaves the rule out without a word, and lets through what the profile
-// denies. It cannot be told the number instead. Where a profile denies what it has no rule for,
-// such a name changes nothing.
+// checkDenied refuses a profile that allows system calls by default and has a rule for one that the
+// OCI runtime does not know by name, as with a libseccomp that is older than the system call: the
+// runtime drops the rule silently, and so allows a call that the profile denies. It cannot be told
+// the number instead. If a profile denies system calls by default, an unknown name changes nothing.
 func checkDenied(h Host, s *specs.LinuxSeccomp) error {
 	lets := func(a specs.LinuxSeccompAction) bool { return a == specs.ActAllow || a == specs.ActLog }
 	if h.UnknownSyscalls == nil || !lets(s.DefaultAction) {
@@ -165,7 +164,7 @@ func applyAppArmor(h Host, s *specs.Spec, p *runtimeapi.SecurityProfile) error {
 }
 
 // applyDefaultAppArmor applies the default profile where the host has AppArmor. A profile that
-// cannot be loaded is an error: the container would run unconfined, and nobody asked for that.
+// cannot be loaded is an error: the container would run unconfined without having requested it.
 func applyDefaultAppArmor(h Host, s *specs.Spec) error {
 	if h.AppArmorDefault != "" && h.LoadAppArmor != nil {
 		if err := h.LoadAppArmor(); err != nil {

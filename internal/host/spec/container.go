@@ -12,7 +12,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Container is what a container's specification is made from.
+// Container is the input for the specification of a container.
 type Container struct {
 	ID, SandboxID string
 	SandboxPID    uint32 // of the pause process; 0 where there is none
@@ -39,10 +39,11 @@ type Container struct {
 	// Devices resolves a host path: a device node or a directory of them.
 	Devices                      func(path string) ([]Device, error)
 	PrivilegedWithoutHostDevices bool
-	SystemdCgroup                bool     // the handler's cgroup driver, instead of cgroupfs
-	HostProcess                  bool     // its processes are those of this host, not of a virtual machine
-	PodAnnotations               []string // patterns
-	ContainerAnnotations         []string // patterns
+	SystemdCgroup                bool // the handler's cgroup driver, instead of cgroupfs
+	// its processes are on this host, and not in a virtual machine
+	HostProcess          bool
+	PodAnnotations       []string // patterns
+	ContainerAnnotations []string // patterns
 	// Base is the specification that the container's starts from; nil for an empty one.
 	Base *specs.Spec
 	// Seccomp loads a Localhost profile; see ParseSeccomp.
@@ -66,7 +67,7 @@ func ForContainer(h Host, in Container) (*specs.Spec, []Degraded, error) {
 		return nil, nil, err
 	}
 	s := base(h, in.Base)
-	own := s.Linux.Resources // what the base specification allows of devices
+	own := s.Linux.Resources // the device rules of the base specification
 	s.Root = &specs.Root{Path: "rootfs", Readonly: sec.GetReadonlyRootfs()}
 	s.Process.Terminal = cfg.GetTty()
 	s.Process.NoNewPrivileges = sec.GetNoNewPrivs()

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Host is what the node can do. It is read once, when berth starts.
+// Host describes the capabilities of the node. It is read once, when berth starts.
 type Host struct {
 	CgroupV2 bool
 	Seccomp  bool
@@ -31,16 +31,16 @@ type Host struct {
 	AppArmorLoaded func(profile string) (bool, error)
 	Capabilities   []string // all that a privileged container gets, CAP_ names
 	SwapAccounting bool
-	// RecursiveReadOnly says that the kernel can make mounts below a mount read-only: Linux 5.12.
+	// RecursiveReadOnly is set if the kernel can make mounts below a mount read-only: Linux 5.12.
 	RecursiveReadOnly bool
 	// HugePages are the page sizes that the hugetlb controller can limit, such as 2MB; none where
 	// this host does not have the controller.
 	HugePages []string
-	// Lacks are those of the controllers cpu, cpuset and memory that the unified hierarchy of this host
-	// does not have, or that nobody has delegated to the user who has started berth.
+	// Lacks lists those of the controllers cpu, cpuset and memory that the unified hierarchy of
+	// this host does not have, or that are not delegated to the user who started berth.
 	Lacks []string
-	// RequireHugetlb says that a hugepage limit is refused where this host does not have the
-	// hugetlb controller, and not left out. It is the administrator's choice.
+	// RequireHugetlb makes berth refuse a hugepage limit, instead of leaving it out, if this host
+	// does not have the hugetlb controller. The administrator sets it.
 	RequireHugetlb bool
 	// GIDs is how many groups there are, from 0 on, in the user namespace that this process is in; 0
 	// in the initial one, which has all.
@@ -76,8 +76,8 @@ type Degraded struct{ What, Why string }
 // cgroupRoot is where the control groups of the host are mounted.
 const cgroupRoot = "/sys/fs/cgroup"
 
-// ReadHost reads what this host can do, but for the default profile of AppArmor. capabilities are
-// those of this process.
+// ReadHost reads the description of this host, except for the default profile of AppArmor.
+// capabilities are those of this process.
 func ReadHost(capabilities []string) (Host, error) {
 	h := Host{
 		Capabilities:   capabilities,
@@ -134,8 +134,8 @@ func ReadHost(capabilities []string) (Host, error) {
 // groups returns how many groups there are, from 0 on.
 func (h Host) groups() uint32 { return cmp.Or(h.GIDs, math.MaxUint32) }
 
-// readGIDs returns how many groups there are from 0 on, without a gap, in the user namespace that this
-// process is in, and 0 in the initial one (user_namespaces(7)).
+// readGIDs returns how many groups there are from 0 on, without a gap, in the user namespace that
+// this process is in, and 0 in the initial one (user_namespaces(7)).
 func readGIDs() (uint32, error) {
 	b, err := os.ReadFile("/proc/self/gid_map")
 	if err != nil {
@@ -144,7 +144,7 @@ func readGIDs() (uint32, error) {
 	return gidsIn(string(b))
 }
 
-// gidsIn returns what readGIDs does of the lines of a gid_map, which the kernel sorts.
+// gidsIn is readGIDs for the lines of a gid_map, which the kernel sorts.
 func gidsIn(lines string) (uint32, error) {
 	var next uint64
 	for line := range strings.Lines(lines) {
@@ -269,8 +269,8 @@ func pageSize(dir string) string {
 	return strconv.FormatUint(n, 10) + []string{"KB", "MB", "GB"}[unit]
 }
 
-// hostDevices lists the device nodes in /dev, without those of file systems that every container
-// gets of its own.
+// hostDevices lists the device nodes in /dev, except for those in file systems of which every
+// container gets its own.
 func hostDevices() []Device {
 	var list []Device
 	var walk func(dir string)

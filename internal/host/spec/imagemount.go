@@ -10,8 +10,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// checkImageMount refuses a mount of an image that CRI does not allow: an image is read-only, it
-// has nothing to do with a path of the host, and what is mounted of it lies within it.
+// checkImageMount refuses a mount of an image that CRI does not allow: an image is read-only and
+// does not have a host path, and the mounted path lies within the image.
 func checkImageMount(m *runtimeapi.Mount) error {
 	refuse := func(format string, args ...any) error {
 		return fmt.Errorf("mount %s: %s: %w", m.GetContainerPath(), fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)

@@ -14,22 +14,24 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// What one request may hold. Each bound is far above what the kubelet sends, and keeps a record, a
+// Limits of one request. Each bound is far above what the kubelet sends, and keeps a record, a
 // specification and the work on them small enough for a node.
 const (
-	MaxConfig      = 8 << 20   // bytes of a whole configuration, as it is recorded
-	MaxLabels      = 256 << 10 // bytes of all labels, and of all annotations: Kubernetes' own bound
-	MaxMounts      = 4096      // mounts of a container
-	MaxPaths       = 1024      // masked paths, and read-only paths
-	MaxCDIDevices  = 512       // CDI devices of a container
-	MaxVolumes     = 128       // volumes of an image, each of which is a directory and a mount
-	maxExecString  = 128 << 10 // bytes of one argument or variable with its end: MAX_ARG_STRLEN of execve(2)
-	maxExecStrings = 6 << 20   // bytes of all of them: three quarters of _STK_LIM, the most that execve(2) takes
+	MaxConfig     = 8 << 20   // bytes of a whole configuration, as it is recorded
+	MaxLabels     = 256 << 10 // bytes of all labels, and of all annotations: Kubernetes' own bound
+	MaxMounts     = 4096      // mounts of a container
+	MaxPaths      = 1024      // masked paths, and read-only paths
+	MaxCDIDevices = 512       // CDI devices of a container
+	MaxVolumes    = 128       // volumes of an image; each is a directory and a mount
+	// bytes of one argument or variable with its end: MAX_ARG_STRLEN of execve(2)
+	maxExecString = 128 << 10
+	// bytes of all of them: three quarters of _STK_LIM, the most that execve(2) takes
+	maxExecStrings = 6 << 20
 )
 
-// CheckSandbox refuses a sandbox that is larger than any use of it, and what no sandbox can be. It
-// is called before anything is recorded or made. The error names the field. It is
-// ErrInvalidArgument, or ErrNotImplemented for what berth does not do yet.
+// CheckSandbox refuses a sandbox that is larger than any sensible use, or impossible. It is called
+// before anything is recorded or made. The error names the field. It is ErrInvalidArgument, or
+// ErrNotImplemented if berth does not support the field yet.
 func CheckSandbox(cfg *runtimeapi.PodSandboxConfig) error {
 	if n := proto.Size(cfg); n > MaxConfig {
 		return tooMuch("config", n, MaxConfig, "bytes")
@@ -43,8 +45,8 @@ func CheckSandbox(cfg *runtimeapi.PodSandboxConfig) error {
 	return refuseSandbox(cfg)
 }
 
-// CheckContainer refuses a container that is larger than any use of it, and what no container can
-// be. It is called before anything is recorded or made. Its errors are those of [CheckSandbox].
+// CheckContainer refuses a container that is larger than any sensible use, or impossible. It is
+// called before anything is recorded or made. It returns the same errors as [CheckSandbox].
 func CheckContainer(cfg *runtimeapi.ContainerConfig) error {
 	if n := proto.Size(cfg); n > MaxConfig {
 		return tooMuch("config", n, MaxConfig, "bytes")
@@ -90,7 +92,7 @@ func CheckContainer(cfg *runtimeapi.ContainerConfig) error {
 	return refuseContainer(cfg)
 }
 
-// CheckImage refuses to run an image whose configuration asks for more than any use of it. It is
+// CheckImage refuses to run an image whose configuration is larger than any sensible use. It is
 // called before anything is recorded or made. The error is ErrInvalidArgument and names the field.
 func CheckImage(cfg ocispec.ImageConfig) error {
 	if n := len(cfg.Volumes); n > MaxVolumes {
@@ -117,7 +119,8 @@ func checkLabels(labels, annotations map[string]string) error {
 	return nil
 }
 
-// checkExec refuses what execve(2) would refuse or cut off, once everything else was made.
+// checkExec refuses arguments that execve(2) would refuse or cut off after everything else was
+// made.
 func checkExec(args, env []string) error {
 	total := 0
 	for field, list := range map[string][]string{"args": args, "envs": env} {

@@ -14,8 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// defaultMasked returns the files of the kernel that say what other containers do, or act on the
-// host.
+// defaultMasked returns the kernel's files that reveal other containers or act on the host.
 func defaultMasked() []string {
 	return []string{
 		"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
@@ -47,9 +46,9 @@ func defaultMounts(privileged bool) []specs.Mount {
 	}
 }
 
-// mounts puts together the defaults, the pod's own files, the image's volumes and what the
-// configuration asks for. What comes later takes the place of what has the same destination, and
-// parents come before children.
+// mounts combines the default mounts, the pod's own files, the image's volumes and the mounts of
+// the configuration. A later mount replaces an earlier one with the same destination, and parents
+// come before children.
 func mounts(h Host, s *specs.Spec, in Container) error {
 	cfg := in.Config
 	sec := cfg.GetLinux().GetSecurityContext()
@@ -116,13 +115,12 @@ func mounts(h Host, s *specs.Spec, in Container) error {
 	return nil
 }
 
-// hostGroups makes of each mount of the unified hierarchy one that shows what the host has mounted. A
-// mount of the file system itself, in the host's cgroup namespace, would give its options to the one
-// that the host has, which is the same: without nsdelegate and memory_recursiveprot, which such a
-// mount does not have, the node's memory protection is off (cgroups(7), "Mount Options" of the
-// kernel's cgroup-v2). The other file systems of the kernel that a container mounts either are new
-// ones each time (devpts, tmpfs, proc since Linux 5.8) or take no options (sysfs, mqueue), and cgroup
-// v1 does not change a hierarchy that is there.
+// hostGroups turns each mount of the unified hierarchy into a bind mount of the host's. A new mount
+// of the file system in the host's cgroup namespace would be the same mount as the host's and so
+// change its options: without nsdelegate and memory_recursiveprot, the node's memory protection is
+// off (cgroups(7), "Mount Options" of the kernel's cgroup-v2). The other kernel file systems that a
+// container mounts either are new ones each time (devpts, tmpfs, proc since Linux 5.8) or take no
+// options (sysfs, mqueue), and on cgroup v1 a mount does not change an existing hierarchy.
 func hostGroups(all []specs.Mount) []specs.Mount {
 	all = slices.Clone(all)
 	for i, m := range all {
@@ -151,8 +149,8 @@ func fileMount(dst, src string, readonly bool) specs.Mount {
 }
 
 // mountOf returns the OCI mount of a mount of the request. A destination with .. in it is refused
-// rather than cleaned: whoever wrote it means something else than what it would become. image is
-// the host directory of the image that the mount asks for, if it asks for one.
+// rather than cleaned, because the cleaned path is probably not the intended one. image is the host
+// directory of the image that the mount requests, if any.
 func mountOf(m *runtimeapi.Mount, image string) (specs.Mount, error) {
 	dst, src := m.GetContainerPath(), m.GetHostPath()
 	if err := checkImageMount(m); err != nil {

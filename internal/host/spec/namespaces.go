@@ -106,9 +106,9 @@ func namespaces(h Host, s *specs.Spec, in Container) error {
 	return inUserNamespace(s, in)
 }
 
-// hidesGroups reports whether a container has a cgroup namespace of its own, which hides the paths of
-// the host's cgroups. With cgroup v1 the controllers are mounted from the host's tree, which it would
-// hide from the mount itself.
+// hidesGroups reports whether a container has a cgroup namespace of its own, which hides the paths
+// of the host's cgroups. With cgroup v1 the controllers are mounted from the host's tree, which it
+// would hide from the mount itself.
 func hidesGroups(h Host, sec *runtimeapi.LinuxContainerSecurityContext) bool {
 	return h.CgroupV2 && !sec.GetPrivileged()
 }
@@ -136,8 +136,8 @@ func checkModes(ns *runtimeapi.NamespaceOption, pid ...runtimeapi.NamespaceMode)
 	return checkUserNamespace(ns)
 }
 
-// checkNode refuses a container the host's namespaces that its pod does not have: what a pod was
-// admitted with is what all of its containers get.
+// checkNode refuses a container that uses namespaces of the host that its pod does not use: the pod
+// was admitted without them.
 func checkNode(container, pod *runtimeapi.NamespaceOption) error {
 	for _, m := range []struct {
 		field  string

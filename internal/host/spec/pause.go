@@ -14,7 +14,7 @@ import (
 type Pause struct {
 	// Rootfs is the directory of its root file system.
 	Rootfs string
-	// Args are those of the built-in program. They are not used with an image.
+	// Args are the arguments of the built-in program. They are not used with an image.
 	Args []string
 	// Image is the configuration of the image that the program comes from; nil for the built-in
 	// one.
@@ -27,9 +27,9 @@ type Pause struct {
 // pauseUser is the user and the group of the pause process, unless its image names others.
 const pauseUser = 65535
 
-// pauseProcess sets what runs in a sandbox. An image decides on the arguments, the environment, the
-// directory and the user, and on nothing else: whatever the program is, its root file system is
-// read-only and it has no capabilities.
+// pauseProcess sets the pause process of a sandbox. An image provides only the arguments, the
+// environment, the directory and the user: its root file system is read-only in any case, and the
+// program has no capabilities.
 func pauseProcess(s *specs.Spec, in Pause) error {
 	s.Root = &specs.Root{Path: in.Rootfs, Readonly: true}
 	s.Process.Args, s.Process.Cwd = slices.Clone(in.Args), "/"

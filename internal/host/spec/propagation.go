@@ -22,8 +22,8 @@ type MountPoint struct {
 	Slave  bool // mounts are propagated to it
 }
 
-// checkPropagation refuses a mount whose source cannot propagate as the request asks: the kernel
-// would make the mount without a word, and nothing would ever arrive.
+// checkPropagation refuses a mount whose source cannot propagate as requested: the kernel would
+// make the mount without an error, and later mounts would never appear in it.
 func checkPropagation(h Host, m *runtimeapi.Mount) error {
 	if h.MountAt == nil || m.GetImage() != nil || m.GetPropagation() == runtimeapi.MountPropagation_PROPAGATION_PRIVATE {
 		return nil
@@ -44,8 +44,8 @@ func checkPropagation(h Host, m *runtimeapi.Mount) error {
 		m.GetContainerPath(), wants, m.GetHostPath(), at.Path, lacks, at.Path, errdefs.ErrFailedPrecondition)
 }
 
-// mountAt finds the mount that a path is on. It goes by the kernel's number of the mount, so that
-// links, and mounts that hide others, are what they are for the OCI runtime.
+// mountAt finds the mount that a path is on. It uses the kernel's mount ID, so that links, and
+// mounts that hide others, are resolved as by the OCI runtime.
 func mountAt(path string) (MountPoint, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -15,10 +15,10 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Everything in this file refuses by its name a field that would otherwise be ignored, or fail much
-// later and in other words. It looks at the request alone.
+// The functions in this file name a field that would otherwise be ignored, or cause an obscure
+// error much later. They look at the request alone.
 
-// refuseSandbox refuses what no sandbox of berth's can be.
+// refuseSandbox refuses sandbox fields that berth does not support.
 func refuseSandbox(cfg *runtimeapi.PodSandboxConfig) error {
 	if cfg.GetWindows() != nil {
 		return errWindows()
@@ -50,7 +50,7 @@ func refuseSandbox(cfg *runtimeapi.PodSandboxConfig) error {
 	return nil
 }
 
-// refuseContainer refuses what no container of berth's can be.
+// refuseContainer refuses container fields that berth does not support.
 func refuseContainer(cfg *runtimeapi.ContainerConfig) error {
 	if cfg.GetWindows() != nil {
 		return errWindows()
@@ -81,9 +81,8 @@ func errWindows() error {
 	return fmt.Errorf("windows: this is Linux: %w", errdefs.ErrInvalidArgument)
 }
 
-// refusePorts refuses mappings that cannot be made. A pod on the host's network has its ports on
-// the host as they are: a mapping of a port to itself is what it has anyway, and the kubelet sends
-// those.
+// refusePorts refuses mappings that cannot be made. On the host's network a mapping of a port to
+// itself is accepted, because it is already true and the kubelet sends it.
 func refusePorts(ports []*runtimeapi.PortMapping, network runtimeapi.NamespaceMode) error {
 	for _, p := range ports {
 		host, container := p.GetHostPort(), p.GetContainerPort()
@@ -107,7 +106,7 @@ func refusePorts(ports []*runtimeapi.PortMapping, network runtimeapi.NamespaceMo
 	return nil
 }
 
-// refuseTarget refuses a target container where the mode does not say that there is one.
+// refuseTarget refuses a target container if the PID mode is not TARGET.
 func refuseTarget(ns *runtimeapi.NamespaceOption) error {
 	if ns.GetTargetId() != "" && ns.GetPid() != inTarget {
 		return fmt.Errorf("namespace_options.target_id: it needs the pid mode TARGET, and the mode is %s: %w", ns.GetPid(), errdefs.ErrInvalidArgument)
@@ -139,7 +138,7 @@ func refuseUser(sec *runtimeapi.LinuxSandboxSecurityContext) error {
 }
 
 // mountOptions are the options that a mount may ask for besides its own fields. None of them lifts
-// what the mount on the host forbids.
+// a restriction of the mount on the host.
 var mountOptions = []string{"noatime", "nodev", "nodiratime", "noexec", "nosuid", "nosymfollow", "relatime", "strictatime"}
 
 // refuseMount refuses a mount before the directory that it mounts is made on the host.
@@ -163,8 +162,8 @@ var (
 	unifiedKey = regexp.MustCompile(`^[a-z0-9_]+(\.[A-Za-z0-9_]+)+$`)
 )
 
-// checkResources refuses what cannot be all the resources of a container. [CheckResources] is for a
-// part of them, too.
+// checkResources refuses values that are invalid as the complete resources of a container.
+// [CheckResources] also accepts a part of them.
 func checkResources(r *runtimeapi.LinuxContainerResources) error {
 	if swap := r.GetMemorySwapLimitInBytes(); swap > 0 && r.GetMemoryLimitInBytes() == 0 {
 		return fmt.Errorf("memory_swap_limit_in_bytes: %d is a limit of memory and swap together, and there is no memory_limit_in_bytes: %w",

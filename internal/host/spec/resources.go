@@ -15,7 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// resources sets the container's cgroup, what it may use there, and its oom_score_adj.
+// resources sets the container's cgroup, its limits, and its oom_score_adj.
 func resources(h Host, s *specs.Spec, in Container) ([]Degraded, error) {
 	r := in.Config.GetLinux().GetResources()
 	var err error
@@ -30,9 +30,9 @@ func resources(h Host, s *specs.Spec, in Container) ([]Degraded, error) {
 	return append(degraded, oomScore(h, s, int(r.GetOomScoreAdj()))...), nil
 }
 
-// LinuxResources returns the cgroup settings of a container. A limit of the request that this host
-// cannot keep is reported as degraded if the container is no worse off without it; any other one is
-// ErrFailedPrecondition, and an impossible value is ErrInvalidArgument.
+// LinuxResources returns the cgroup settings of a container. If this host cannot apply a limit, the
+// limit is reported as degraded if the container is no worse off without it; otherwise the error is
+// ErrFailedPrecondition. An impossible value is ErrInvalidArgument.
 func LinuxResources(h Host, r *runtimeapi.LinuxContainerResources) (*specs.LinuxResources, []Degraded, error) {
 	if err := checkResources(r); err != nil {
 		return nil, nil, err
@@ -91,9 +91,9 @@ func LinuxResources(h Host, r *runtimeapi.LinuxContainerResources) (*specs.Linux
 	return out, degraded, nil
 }
 
-// withoutControllers refuses the limits that need a controller which the host lacks. CPU shares limit
-// nothing: they are left out, as the kubelet and `berth play` send some with every container. So is a
-// period without a quota.
+// withoutControllers refuses the limits that need a controller which the host lacks. CPU shares
+// limit nothing: they are left out, as the kubelet and `berth play` send some with every container.
+// So is a period without a quota.
 func withoutControllers(h Host, r *runtimeapi.LinuxContainerResources) ([]Degraded, error) {
 	var degraded []Degraded
 	for _, lacks := range h.Lacks {
@@ -124,8 +124,8 @@ var pageSizeForm = regexp.MustCompile(`^[1-9][0-9]{0,5}(KB|MB|GB)$`)
 // hugePages returns the limits that the hugetlb controller can keep. The kubelet sends a limit of 0
 // for every page size of the node with every container: without the controller that asks for
 // nothing that a container would miss. A limit above 0 withholds the pages of others from a
-// container. Where there is no controller it is left out, unless RequireHugetlb is set: the
-// container has the pages that it asks for, and the scheduler counts them. A controller that does
+// container. If there is no controller, the limit is left out, unless RequireHugetlb is set: the
+// container has the pages that it requests, and the scheduler counts them. A controller that does
 // not know the page size is another thing: this host does not have such pages.
 func hugePages(h Host, limits []*runtimeapi.HugepageLimit) (out []specs.LinuxHugepageLimit, degraded []Degraded, err error) {
 	var lost []string
@@ -158,8 +158,8 @@ func hugePages(h Host, limits []*runtimeapi.HugepageLimit) (out []specs.LinuxHug
 	return out, degraded, nil
 }
 
-// KeptPages returns r without the hugepage limits that are left out on this host: what is not kept
-// must not be on record as if it were. It returns the errors of [LinuxResources] about them.
+// KeptPages returns r without the hugepage limits that this host leaves out, so that the record
+// contains only limits in effect. It returns the same errors about them as [LinuxResources].
 func KeptPages(h Host, r *runtimeapi.LinuxContainerResources) (*runtimeapi.LinuxContainerResources, []Degraded, error) {
 	pages, degraded, err := hugePages(h, r.GetHugepageLimits())
 	if err != nil || len(degraded) == 0 {

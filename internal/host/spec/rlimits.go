@@ -14,8 +14,8 @@ const unlimited = ^uint64(0)
 
 // baseRlimits are the resource limits of every process. Those that are not listed are the kernel's
 // own. A container would otherwise inherit berth's, and so depend on whether berth was started by
-// systemd or in a shell. The values are those of a container of containerd's under its systemd
-// unit; a soft limit of 1024 files is systemd's default, too, and what select(2) needs.
+// systemd or in a shell. The values are those of a containerd container under its systemd unit; a
+// soft limit of 1024 files is also systemd's default, and the limit of select(2).
 var baseRlimits = []specs.POSIXRlimit{
 	{Type: "RLIMIT_CORE", Soft: unlimited, Hard: unlimited},
 	{Type: "RLIMIT_MEMLOCK", Soft: 8 << 20, Hard: 8 << 20},
@@ -32,7 +32,7 @@ var rlimitNumbers = map[string]int{
 	"RLIMIT_STACK":   unix.RLIMIT_STACK,
 }
 
-// rlimits returns the base limits, lowered to what this process may set.
+// rlimits returns the base limits, lowered to the hard limits of this process.
 func rlimits(h Host) []specs.POSIXRlimit {
 	out := make([]specs.POSIXRlimit, len(baseRlimits))
 	for i, l := range baseRlimits {
@@ -44,8 +44,8 @@ func rlimits(h Host) []specs.POSIXRlimit {
 	return out
 }
 
-// readMaxRlimits returns the hard limits of this process: without CAP_SYS_RESOURCE it cannot set
-// higher ones (setrlimit(2)).
+// readMaxRlimits returns the hard limits of this process, which it cannot exceed without
+// CAP_SYS_RESOURCE (setrlimit(2)).
 func readMaxRlimits() (map[string]uint64, error) {
 	out := map[string]uint64{}
 	for name, number := range rlimitNumbers {

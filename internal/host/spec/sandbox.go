@@ -13,7 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Sandbox is what a sandbox's specification is made from.
+// Sandbox is the input for the specification of a sandbox.
 type Sandbox struct {
 	ID     string
 	Config *runtimeapi.PodSandboxConfig
@@ -25,8 +25,8 @@ type Sandbox struct {
 	PrivilegedWithoutHostDevices bool
 	SystemdCgroup                bool     // the handler's cgroup driver, instead of cgroupfs
 	PodAnnotations               []string // patterns of annotations that are passed through
-	// Guest says that the pod has a kernel of its own, whose network no process of this host sees.
-	// Its OCI runtime sets the sysctls of the network there; else they are not in the
+	// Guest is set if the pod has a kernel of its own, whose network is invisible to processes of
+	// this host. Its OCI runtime sets the sysctls of the network there; else they are not in the
 	// specification, and are set on this host (see NetSysctls).
 	Guest bool
 	// Seccomp loads a Localhost profile; see ParseSeccomp.
@@ -50,7 +50,8 @@ func ForSandbox(h Host, in Sandbox) (*specs.Spec, []Degraded, error) {
 		return nil, nil, err
 	}
 	s.Hostname = cfg.GetHostname()
-	s.Mounts = defaultMounts(false)[:2] // an OCI runtime needs /proc and /dev, the pause process neither
+	// an OCI runtime needs /proc and /dev, the pause process neither
+	s.Mounts = defaultMounts(false)[:2]
 	s.Linux.MaskedPaths, s.Linux.ReadonlyPaths = defaultMasked(), defaultReadonly()
 	var err error
 	if s.Linux.Namespaces, err = sandboxNamespaces(ns, in.NetNS, in.UserNS); err != nil {
@@ -88,7 +89,7 @@ func ForSandbox(h Host, in Sandbox) (*specs.Spec, []Degraded, error) {
 	return s, slices.Concat(degraded, lost, userRlimits(h, s)), nil
 }
 
-// confineSandbox applies what the request asks for to the pause process. SELinux comes last, as for
+// confineSandbox applies the requested confinement to the pause process. SELinux comes last, as for
 // a container.
 func confineSandbox(h Host, s *specs.Spec, in Sandbox) ([]Degraded, error) {
 	sec := in.Config.GetLinux().GetSecurityContext()
@@ -116,8 +117,8 @@ func confineSandbox(h Host, s *specs.Spec, in Sandbox) ([]Degraded, error) {
 	return seLinux(h, s, sec.GetSelinuxOptions(), "")
 }
 
-// sandboxAnnotations returns the annotations by which shims and agents know a pod, and what they
-// may read of its resources.
+// sandboxAnnotations returns the annotations by which shims and agents identify a pod and read its
+// resources.
 func sandboxAnnotations(cfg *runtimeapi.PodSandboxConfig, in Sandbox) map[string]string {
 	s := specs.Spec{Annotations: passThrough(cfg.GetAnnotations(), in.PodAnnotations)}
 	identify(&s, cfg, in.ID)

@@ -15,7 +15,7 @@ import (
 const MaxSeccomp = 1 << 20
 
 // seccompArches are the system call tables of each architecture, its own first, by the name that Go
-// has for it. A filter kills what calls through a table that is not listed.
+// has for it. A filter kills a process that calls through a table that is not listed.
 var seccompArches = map[string][]specs.Arch{
 	"amd64":   {specs.ArchX86_64, specs.ArchX86, specs.ArchX32},
 	"arm64":   {specs.ArchAARCH64, specs.ArchARM},
@@ -32,13 +32,13 @@ func architectures(goarch string) []specs.Arch { return slices.Clone(seccompArch
 // native returns the first of list, the architecture's own table.
 func native(list []specs.Arch) []specs.Arch { return list[:min(1, len(list))] }
 
-// seccompActions are what a rule may do.
+// seccompActions are the possible actions of a rule.
 var seccompActions = []specs.LinuxSeccompAction{
 	specs.ActKill, specs.ActKillProcess, specs.ActKillThread, specs.ActTrap, specs.ActErrno, specs.ActTrace, specs.ActAllow, specs.ActLog, specs.ActNotify,
 }
 
-// seccompFile is a profile as it is written: the OCI form, and of Docker's form what can be carried
-// over.
+// seccompFile is a profile file: the OCI form, and the fields of Docker's form that can be
+// translated.
 type seccompFile struct {
 	specs.LinuxSeccomp
 	ArchMap []struct {
@@ -56,8 +56,8 @@ type seccompRule struct {
 }
 
 // ParseSeccomp reads a profile in the OCI's form, for a host of architecture goarch. Of Docker's
-// form it takes archMap. Rules that hold only under conditions (includes and excludes) are refused:
-// as a plain rule each would let through what it must not. A profile that is not one is
+// form it takes archMap. Conditional rules (includes and excludes) are refused, because as plain
+// rules they would allow calls that must be denied. If b is not a profile, the error is
 // ErrInvalidArgument.
 func ParseSeccomp(b []byte, goarch string) (*specs.LinuxSeccomp, error) {
 	if len(b) > MaxSeccomp {

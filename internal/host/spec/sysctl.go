@@ -15,8 +15,8 @@ import (
 )
 
 // NetSysctls returns the sysctls of a pod's network, which are set when its plug-ins have made it.
-// They are those of a host process: in a user namespace of the pod's own, group IDs become those of
-// the host. On the host's network there are none.
+// The values are for a process of the host: in a user namespace of the pod's own, group IDs become
+// those of the host. On the host's network there are none.
 func NetSysctls(h Host, cfg *runtimeapi.PodSandboxConfig) (map[string]string, error) {
 	out, _, err := sysctls(h, cfg)
 	if err != nil {
@@ -37,9 +37,9 @@ func NetSysctls(h Host, cfg *runtimeapi.PodSandboxConfig) (map[string]string, er
 
 const pingGroups = "net.ipv4.ping_group_range"
 
-// sysctls checks that each is one setting (CVE-2022-0811), and of a namespace that the pod has of
-// its own. It returns those of the network and those of other namespaces, with dots between the
-// parts of their names.
+// sysctls checks that each is one setting (CVE-2022-0811), and that it belongs to a namespace that
+// the pod does not share with the host. It returns those of the network and those of other
+// namespaces, with dots between the parts of their names.
 func sysctls(h Host, cfg *runtimeapi.PodSandboxConfig) (net, others map[string]string, err error) {
 	net, others = map[string]string{}, map[string]string{}
 	ns := cfg.GetLinux().GetSecurityContext().GetNamespaceOptions()

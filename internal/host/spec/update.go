@@ -65,9 +65,9 @@ func MergeResources(base, change *runtimeapi.LinuxContainerResources) *runtimeap
 	return out
 }
 
-// UpdatedResources returns the cgroup settings that updates change in a container which was made
-// with config, and no other setting: what else the container has may come from an extension of the
-// node. The errors are those of [LinuxResources], and of [CheckResources] for both together.
+// UpdatedResources returns only the cgroup settings that updates change in a container made with
+// config, because other settings may come from an extension of the node. It returns the errors of
+// [LinuxResources], and of [CheckResources] for both together.
 func UpdatedResources(h Host, config, updates *runtimeapi.LinuxContainerResources) (*specs.LinuxResources, []Degraded, error) {
 	all := MergeResources(config, updates)
 	if err := CheckResources(all); err != nil {
@@ -98,10 +98,10 @@ func UpdatedResources(h Host, config, updates *runtimeapi.LinuxContainerResource
 	return out, degraded, nil
 }
 
-// RestoredResources returns the cgroup settings that take back change, which was refused after a part
-// of it may have been set. config is what the container was made with, and updates what was changed
-// since. Where the container had no limit before, the limit is lifted; a set of processors or a
-// unified setting that it did not have stays as it is, since nobody knows what it was.
+// RestoredResources returns the cgroup settings that undo change, which was refused after a part of
+// it may have been set. config is the original configuration of the container, and updates the
+// changes since. If the container had no limit before, the limit is lifted; a set of processors or
+// a unified setting that it did not have stays as it is, because its former value is unknown.
 func RestoredResources(h Host, config, updates, change *runtimeapi.LinuxContainerResources) (*specs.LinuxResources, error) {
 	had := MergeResources(config, updates)
 	back := &runtimeapi.LinuxContainerResources{}
@@ -142,7 +142,7 @@ func RestoredResources(h Host, config, updates, change *runtimeapi.LinuxContaine
 	return out, err
 }
 
-// ChangeResources changes in s what r sets, and leaves the rest as it is.
+// ChangeResources sets in s the values that r contains, and leaves the rest as it is.
 func ChangeResources(s *specs.Spec, r *specs.LinuxResources) {
 	if s.Linux == nil {
 		s.Linux = &specs.Linux{}

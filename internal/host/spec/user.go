@@ -50,8 +50,8 @@ func resolveUser(in Container) (specs.User, string, error) {
 	return out, u.home, nil
 }
 
-// askedUser returns the user and the group, each a name or a number, that the request asks for,
-// else the image. group is "" where nobody names one.
+// askedUser returns the user and the group, each a name or a number, from the request, or else from
+// the image. group is "" if neither names one.
 func askedUser(in Container) (user, group string, err error) {
 	if strings.ContainsAny(in.Image.User, "\n") { // CVE-2022-4318
 		return "", "", fmt.Errorf("user %q of image %s is more than a name: %w", in.Image.User, in.ImageName, errdefs.ErrInvalidArgument)
@@ -84,7 +84,7 @@ func askedUser(in Container) (user, group string, err error) {
 	return user, group, nil
 }
 
-// passwdEntry is what counts of a line of passwd(5).
+// passwdEntry holds the used fields of a line of passwd(5).
 type passwdEntry struct {
 	name     string
 	uid, gid uint32
@@ -138,8 +138,8 @@ func findGroup(in Container, group string) (uint32, error) {
 	return 0, fmt.Errorf("group %q is not in /etc/group of image %s: %w", group, in.ImageName, errdefs.ErrInvalidArgument)
 }
 
-// additionalGroups returns the user's own group, those that the image puts the user in, unless the
-// policy is Strict, and those of the request.
+// additionalGroups returns the user's own group, the groups of the user in the image (unless the
+// policy is Strict), and those of the request.
 func additionalGroups(in Container, u passwdEntry) ([]uint32, error) {
 	sec := in.Config.GetLinux().GetSecurityContext()
 	list := []uint32{u.gid}
@@ -190,8 +190,8 @@ func isNumber(s string) bool {
 	return s != "" && strings.Trim(s, "0123456789") == ""
 }
 
-// parseID takes what fits a kernel's ID and an int32: anything larger has become root before
-// (CVE-2024-40635).
+// parseID parses an ID that fits both the kernel's type and an int32: larger ones have ended up as
+// root before (CVE-2024-40635).
 func parseID(s string) (uint32, error) {
 	n, err := strconv.ParseUint(s, 10, 64)
 	if err != nil || n > math.MaxInt32 {
@@ -200,7 +200,7 @@ func parseID(s string) (uint32, error) {
 	return uint32(n), nil
 }
 
-// idOf does what parseID does, for a field of a file.
+// idOf is parseID for a field of a file.
 func idOf(b []byte) (uint32, bool) {
 	if len(b) == 0 || len(b) > 20 {
 		return 0, false

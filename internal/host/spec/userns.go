@@ -62,8 +62,8 @@ func checkUserNamespace(ns *runtimeapi.NamespaceOption) error {
 			return fmt.Errorf("%s.%s: %w", usernsField, field, err)
 		}
 	}
-	// What belongs to the host's user namespace cannot be mounted in another one: /proc of the
-	// host's PID namespace, and /dev/mqueue of its IPC namespace.
+	// File systems of the host's namespaces cannot be mounted in another user namespace: /proc of
+	// the host's PID namespace, and /dev/mqueue of its IPC namespace.
 	if ns.GetPid() == onNode || ns.GetIpc() == onNode {
 		return fmt.Errorf("%s: mode POD needs PID and IPC namespaces that are not the host's: %w", usernsField, errdefs.ErrInvalidArgument)
 	}
@@ -119,9 +119,9 @@ func inUserNamespace(s *specs.Spec, in Container) error {
 	return nil
 }
 
-// userRlimits drops the resource limits of a process in a user namespace where this process may not
-// set them: setting those of another user's process needs CAP_SYS_RESOURCE (prlimit(2)), also for
-// limits that are lower than this process's own.
+// userRlimits drops the resource limits of a process in a user namespace if this process may not
+// set them: CAP_SYS_RESOURCE is needed for another user's process (prlimit(2)), even to lower a
+// limit.
 func userRlimits(h Host, s *specs.Spec) []Degraded {
 	if len(s.Linux.UIDMappings) == 0 || h.MaxRlimits == nil {
 		return nil
@@ -144,8 +144,8 @@ func hostSys() specs.Mount {
 	}
 }
 
-// mapMount maps the owners of what a mount shows. Without mappings they are those of the host,
-// which a pod in a user namespace of its own sees as nobody.
+// mapMount maps the owners of the files that a mount shows. Without mappings they are the owners on
+// the host, which a pod in a user namespace of its own sees as nobody.
 func mapMount(om *specs.Mount, m *runtimeapi.Mount, userNamespace bool) error {
 	if len(m.GetUidMappings())+len(m.GetGidMappings()) == 0 {
 		return nil
