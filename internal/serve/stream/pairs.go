@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -33,12 +34,17 @@ type forwardCall struct {
 func (f forwardCall) serve(w http.ResponseWriter, req *http.Request) {
 	ctx, cancel := context.WithCancel(req.Context())
 	defer cancel()
-	if websocket.IsWebSocketUpgrade(req) {
+	tunnelled := slices.Contains(websocket.Subprotocols(req), tunnelProtocol)
+	if websocket.IsWebSocketUpgrade(req) && !tunnelled {
 		f.overWebSocket(ctx, w, req)
 		return
 	}
+	take := upgrade
+	if tunnelled {
+		take = upgradeTunnel
+	}
 	p := &pairs{patience: f.patience, half: map[string]*pair{}}
-	conn := upgrade(w, req, portforward.ProtocolV1Name, p.accept, func(c *spdyConn, s httpstream.Stream) {
+	conn := take(w, req, portforward.ProtocolV1Name, p.accept, func(c *spdyConn, s httpstream.Stream) {
 		if whole := p.add(s); whole != nil {
 			go f.forward(ctx, c, whole)
 		}

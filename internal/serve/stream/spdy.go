@@ -54,12 +54,18 @@ func upgrade(w http.ResponseWriter, req *http.Request, protocol string,
 	if err != nil {
 		return nil // the connection is broken
 	}
+	return serveSPDY(framed{below, &frames{from: buffered.Reader}, ownOf(req), nil}, accept, opened)
+}
+
+// serveSPDY serves a client whose connection carries SPDY. It returns nil if the connection is broken.
+func serveSPDY(below framed, accept func(c *spdyConn, stream httpstream.Stream) error, opened func(c *spdyConn, stream httpstream.Stream)) *spdyConn {
 	c := &spdyConn{
+		below:   below,
 		accept:  accept,
 		opened:  opened,
 		streams: map[uint32]httpstream.Stream{},
 	}
-	c.below = framed{below, &frames{from: buffered.Reader}, ownOf(req)}
+	var err error
 	c.conn, err = spdystream.NewConnectionWithOptions(c.below, true,
 		framing.WithMaxControlFramePayloadSize(maxControl), framing.WithMaxHeaderCount(maxFields), framing.WithMaxHeaderFieldSize(maxField))
 	if err != nil {
@@ -69,7 +75,9 @@ func upgrade(w http.ResponseWriter, req *http.Request, protocol string,
 	c.conn.SetIdleTimeout(idleTimeout)
 	go func() {
 		c.conn.Serve(c.take)
-		c.below.own.drain()
+		if c.below.socket == nil { // a WebSocket reads on by itself
+			c.below.own.drain()
+		}
 	}()
 	return c
 }
@@ -79,12 +87,17 @@ type framed struct {
 	net.Conn
 	frames *frames
 	own    *conn
+	socket *socket // through which the frames come; nil: through none
 }
 
 // Close closes the connection, unless it is parting: the library closes it as soon as it has
 // written the last frame.
 func (f framed) Close() error {
-	if f.own.isParting() {
+	switch {
+	case f.socket != nil:
+		f.socket.close()
+		return nil
+	case f.own.isParting():
 		return nil
 	}
 	return f.Conn.Close()
@@ -141,4 +154,10 @@ func (c *spdyConn) close() {
 }
 
 // startParting notes that the call of the connection has ended.
-func (c *spdyConn) startParting() { c.below.own.startParting(c.below.Conn) }
+func (c *spdyConn) startParting() {
+	if c.below.socket != nil {
+		c.below.socket.startParting()
+		return
+	}
+	c.below.own.startParting(c.below.Conn)
+}

@@ -23,7 +23,7 @@ const socketPiece = 16 << 10
 type use struct{ read, write bool }
 
 // socket is a connection that was upgraded to a WebSocket. Each message belongs to the channel
-// whose number is its first byte. A message is passed on while it comes, and the client waits where
+// whose number is its first byte; one that carries SPDY has a single channel, and no numbers. A message is passed on while it comes, and the client waits where
 // the reader of its channel does. That is why berth does not serve WebSockets with cri-streaming,
 // which keeps each message whole.
 type socket struct {
@@ -110,6 +110,9 @@ func (s *socket) text() bool {
 	return s.protocol == base64Protocol || s.protocol == v4Base64Protocol
 }
 
+// tunnels reports whether the messages are what the client writes to a connection of SPDY.
+func (s *socket) tunnels() bool { return s.protocol == tunnelProtocol }
+
 // receive passes on what comes until the connection ends.
 func (s *socket) receive() {
 	defer close(s.pings)
@@ -120,6 +123,10 @@ func (s *socket) receive() {
 		_, message, err := s.conn.NextReader()
 		if err != nil {
 			return
+		}
+		if s.tunnels() {
+			s.pass(message, s.channels[0].w, buf)
+			continue
 		}
 		var number [1]byte
 		switch _, err := io.ReadFull(message, number[:]); {
@@ -207,10 +214,13 @@ func (c *channel) Write(b []byte) (int, error) {
 	message := outgoing.Get().(*[]byte)
 	defer outgoing.Put(message)
 	kind := websocket.BinaryMessage
-	if c.socket.text() {
+	switch {
+	case c.socket.tunnels():
+		*message = append((*message)[:0], b...)
+	case c.socket.text():
 		kind = websocket.TextMessage
 		*message = base64.StdEncoding.AppendEncode(append((*message)[:0], '0'+c.number), b)
-	} else {
+	default:
 		*message = append(append((*message)[:0], c.number), b...)
 	}
 	c.socket.writing.Lock()
