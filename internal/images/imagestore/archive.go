@@ -16,6 +16,7 @@ import (
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/images/archive"
 	"github.com/containerd/containerd/v2/core/leases"
+
 	"github.com/containerd/errdefs"
 	"github.com/containerd/platforms"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -28,16 +29,16 @@ import (
 // get their names once all of them can be used. One that is bad fails the import: then no name has
 // changed, and what was read is removed again. leftOut has a sentence for each image that is not
 // taken. read is called as the reading goes on.
-func (i *Store) Import(ctx context.Context, path, ref string, read func(done, total int64)) (taken []image.Stored, leftOut []string, err error) {
-	defer i.making()()
+func (p *Puller) Import(ctx context.Context, path, ref string, read func(done, total int64)) (taken []image.Stored, leftOut []string, err error) {
+	defer p.durability.making()()
 	begun := time.Now()
-	ctx, done, err := i.lease(ctx)
+	ctx, done, err := p.jobs.lease(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer done()
-	defer func() { i.hold(ctx, "", err) }()
-	cs := i.bounded().ContentStore()
+	defer func() { p.jobs.hold(ctx, "", err) }()
+	cs := p.content()
 	index, err := readArchive(ctx, cs, path, read)
 	if err != nil {
 		return nil, nil, err
@@ -47,13 +48,13 @@ func (i *Store) Import(ctx context.Context, path, ref string, read func(done, to
 		return nil, nil, err
 	}
 	for _, img := range chosen {
-		st, err := i.take(ctx, img, begun)
+		st, err := p.take(ctx, img, begun)
 		if err != nil {
 			return nil, nil, fmt.Errorf("image %s: %w", img.Name, notWhole(err))
 		}
 		taken = append(taken, st)
 	}
-	return taken, leftOut, i.name(ctx, taken...)
+	return taken, leftOut, p.names.name(ctx, taken...)
 }
 
 // readArchive reads the blobs of an archive into a content store, and returns its index.
@@ -121,8 +122,8 @@ func (s unshared) Writer(ctx context.Context, opts ...content.WriterOpt) (conten
 
 // take unpacks an image of an archive, and makes containerd keep what it consists of for as long as
 // it has a name, which it has not yet.
-func (i *Store) take(ctx context.Context, img images.Image, begun time.Time) (image.Stored, error) {
-	st, err := i.read(ctx, img)
+func (p *Puller) take(ctx context.Context, img images.Image, begun time.Time) (image.Stored, error) {
+	st, err := p.names.read(ctx, img)
 	if err == nil {
 		_, err = image.NewName(img.Name, img.Target, st.ID)
 	}
@@ -131,10 +132,10 @@ func (i *Store) take(ctx context.Context, img images.Image, begun time.Time) (im
 	}
 	isImage := st.Artifact == "" && !st.Checkpoint
 	keep := images.ChildGCLabels
-	if isImage && i.discards.Load() {
+	if isImage && p.jobs.discards.Load() {
 		keep = images.ChildGCLabelsFilterLayers
 	}
-	cs, platform := i.bounded().ContentStore(), platforms.Default()
+	cs, platform := p.content(), platforms.Default()
 	children := images.LimitManifests(images.FilterPlatforms(images.ChildrenHandler(cs), platform), platform, 1)
 	err = images.Walk(ctx, images.Handlers(images.HandlerFunc(func(ctx context.Context, d ocispec.Descriptor) ([]ocispec.Descriptor, error) {
 		info, err := cs.Info(ctx, d.Digest)
@@ -151,10 +152,10 @@ func (i *Store) take(ctx context.Context, img images.Image, begun time.Time) (im
 		return st, connection.Native(err)
 	}
 	mended := func() error {
-		if err := i.unpack(ctx, img, i.cfg.Snapshotter); err != nil {
+		if err := p.unpacker.unpack(ctx, img, p.cfg.Snapshotter); err != nil {
 			return err
 		}
-		return i.mend(ctx, img, begun, true)
+		return p.verifier.mend(ctx, img, begun, true)
 	}
 	err = mended()
 	if errdefs.IsNotFound(err) { // a layer that was doubted, and is lost

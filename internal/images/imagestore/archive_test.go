@@ -335,7 +335,7 @@ func TestAnImportThatFailsChangesNothing(t *testing.T) {
 	if err != nil || len(before) != 1 {
 		t.Fatalf("%v %v", before, err)
 	}
-	try(t, durability{i}.collect(connection.Namespaced(t.Context()))) // the index of the archive
+	try(t, i.collect(connection.Namespaced(t.Context()))) // the index of the archive
 	names, rest := has(t, i)
 	for what, bad := range badArchives {
 		path := bad(t, oneLayer(t, "bad image")).write(t)

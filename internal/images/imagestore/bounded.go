@@ -6,13 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
-	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/content"
-	"github.com/containerd/containerd/v2/core/images"
-	"github.com/containerd/containerd/v2/core/mount"
-	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -24,83 +19,6 @@ import (
 // maxBlob is how large a manifest, an index or a configuration may be, in bytes. containerd's
 // client reads each of them whole. Registries take manifests of up to 4 MiB.
 const maxBlob = 8 << 20
-
-// bounded returns a client on the same containerd that never reads a blob of more than maxBlob
-// bytes into memory, and gives no image a name. Layers do not pass through it: they are unpacked as
-// a stream.
-func (i *Store) bounded() *containerd.Client {
-	c := i.client.Client()
-	snapshotters := map[string]snapshots.Snapshotter{}
-	for _, name := range append(slices.Clone(i.cfg.Snapshotters), i.cfg.Snapshotter) {
-		snapshotters[name] = trusting{c.SnapshotService(name), i, name}
-	}
-	bounded, err := containerd.New("", containerd.WithDefaultNamespace(connection.Namespace), containerd.WithServices(
-		containerd.WithContentStore(boundedStore{c.ContentStore(), i.early}),
-		containerd.WithImageStore(nameless{c.ImageService()}),
-		containerd.WithDiffService(aloneUnpacker{c.DiffService(), c.ContentStore(), i}),
-		containerd.WithLeasesService(c.LeasesService()),
-		containerd.WithNamespaceService(c.NamespaceService()),
-		containerd.WithIntrospectionService(c.IntrospectionService()),
-		containerd.WithSnapshotters(snapshotters),
-	))
-	if err != nil {
-		panic(fmt.Sprintf("a client without a connection of its own: %v", err)) // an option that cannot be
-	}
-	return bounded
-}
-
-// nameless is an image store that gives no names: containerd's client names what it has fetched
-// before berth knows that it can be used.
-type nameless struct{ images.Store }
-
-// Create returns the image, which nothing but the lease of the call keeps.
-func (nameless) Create(_ context.Context, img images.Image) (images.Image, error) { return img, nil }
-
-// trusting is a snapshotter that makes nothing on a layer that is doubted after an unclean boot:
-// the directory of such a layer may be lost.
-type trusting struct {
-	snapshots.Snapshotter
-	of   *Store
-	name string
-}
-
-// Prepare makes a writable snapshot.
-func (s trusting) Prepare(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
-	if err := s.trust(ctx, parent); err != nil {
-		return nil, err
-	}
-	ms, err := s.Snapshotter.Prepare(ctx, key, parent, opts...)
-	return ms, goneBelow(parent, err)
-}
-
-// View makes a snapshot to be read.
-func (s trusting) View(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
-	if err := s.trust(ctx, parent); err != nil {
-		return nil, err
-	}
-	ms, err := s.Snapshotter.View(ctx, key, parent, opts...)
-	return ms, goneBelow(parent, err)
-}
-
-// trust waits until nothing is doubted of a layer; "" is none.
-func (s trusting) trust(ctx context.Context, chainID string) error {
-	if chainID == "" {
-		return nil
-	}
-	return goneBelow(chainID, s.of.Trust(ctx, s.name, chainID))
-}
-
-// errGoneBelow says that a layer was there when an image was looked at, and has gone since: it was
-// lost in an unclean boot, or collected because no image had all of its layers. Whoever unpacks the
-// image once more makes it from its blob.
-var errGoneBelow = errors.New("a layer below has gone")
-
-func goneBelow(parent string, err error) error {
-	if parent != "" && errdefs.IsNotFound(connection.Native(err)) {
-		return fmt.Errorf("%w: %w", errGoneBelow, err)
-	}
-	return err
-}
 
 // boundedStore is a content store that refuses to have a large blob read whole. What counts is the
 // size that the blob has, whatever a descriptor says: a manifest may name a layer that is there

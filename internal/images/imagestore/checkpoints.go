@@ -47,12 +47,12 @@ func isCheckpoint(annotations map[string]string) bool {
 // ID, without the compression. What is read stays on this node until the caller closes it, also if
 // the image is removed meanwhile. ErrNotFound: the layer is not on this node. ErrInvalidArgument:
 // the image does not hold it as one layer.
-func (i *Store) Checkpoint(ctx context.Context, id string) (io.ReadCloser, error) {
-	ctx, done, err := i.lease(ctx)
+func (rd *Reader) Checkpoint(ctx context.Context, id string) (io.ReadCloser, error) {
+	ctx, done, err := rd.jobs.lease(ctx)
 	if err != nil {
 		return nil, err
 	}
-	r, err := i.openCheckpoint(ctx, digest.Digest(id))
+	r, err := rd.openCheckpoint(ctx, digest.Digest(id))
 	if err != nil {
 		done()
 		return nil, connection.Native(err)
@@ -61,8 +61,8 @@ func (i *Store) Checkpoint(ctx context.Context, id string) (io.ReadCloser, error
 	return r, nil
 }
 
-func (i *Store) openCheckpoint(ctx context.Context, id digest.Digest) (*archiveReader, error) {
-	cs := i.bounded().ContentStore()
+func (rd *Reader) openCheckpoint(ctx context.Context, id digest.Digest) (*archiveReader, error) {
+	cs := rd.content()
 	var manifest ocispec.Manifest
 	if err := readInto(ctx, cs, ocispec.Descriptor{Digest: id}, &manifest); err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func (i *Store) openCheckpoint(ctx context.Context, id digest.Digest) (*archiveR
 		return nil, fmt.Errorf("its layer is of the type %.100q, which is not restored from: %w", layer.MediaType, errdefs.ErrInvalidArgument)
 	}
 	if lease, ok := leases.FromContext(ctx); ok { // while it has the blob, no collection takes it
-		if err := i.client.LeasesService().AddResource(ctx, leases.Lease{ID: lease}, leases.Resource{ID: layer.Digest.String(), Type: "content"}); err != nil {
+		if err := rd.client.LeasesService().AddResource(ctx, leases.Lease{ID: lease}, leases.Resource{ID: layer.Digest.String(), Type: "content"}); err != nil {
 			return nil, err
 		}
 	}

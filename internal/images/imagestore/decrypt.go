@@ -21,6 +21,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// keys are the private keys of this node.
+type keys struct{ *core }
+
 const (
 	maxKeys = 1000     // how many files of a directory of private keys are read
 	maxKey  = 64 << 10 // and how many bytes of each
@@ -30,11 +33,11 @@ const (
 // its description, which has the encrypted key, and the private keys of this node. The processors
 // are those of package embed, or ctd-decoder where a containerd beside berth is configured with
 // that.
-func (i *Store) decrypting(ctx context.Context, desc ocispec.Descriptor, c *diff.ApplyConfig) error {
+func (ks *keys) decrypting(ctx context.Context, desc ocispec.Descriptor, c *diff.ApplyConfig) error {
 	if !encryption.IsEncryptedDiff(ctx, desc.MediaType) {
 		return nil
 	}
-	keys, err := i.privateKeys()
+	keys, err := ks.privateKeys()
 	if err != nil {
 		return fmt.Errorf("layer %s is encrypted: %w", desc.Digest, err)
 	}
@@ -57,8 +60,8 @@ func (i *Store) decrypting(ctx context.Context, desc ocispec.Descriptor, c *diff
 
 // privateKeys reads the keys of this node. A file that is not a key is left out, and logged. Hidden
 // files are left out: a volume of Kubernetes has some.
-func (i *Store) privateKeys() ([][]byte, error) {
-	dir := i.cfg.DecryptionKeysDir
+func (ks *keys) privateKeys() ([][]byte, error) {
+	dir := ks.cfg.DecryptionKeysDir
 	if dir == "" {
 		return nil, nil
 	}
@@ -73,7 +76,7 @@ func (i *Store) privateKeys() ([][]byte, error) {
 		}
 		key, err := privateKey(filepath.Join(dir, f.Name()))
 		if err != nil {
-			i.cfg.Logger.Warn("a file in image.decryption_keys_dir is not a private key that berth can use", "file", f.Name(), "err", err)
+			ks.cfg.Logger.Warn("a file in image.decryption_keys_dir is not a private key that berth can use", "file", f.Name(), "err", err)
 			continue
 		}
 		keys = append(keys, key)

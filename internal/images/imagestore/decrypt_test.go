@@ -46,15 +46,15 @@ func TestTheKeysOfANodeGoWithAnEncryptedLayerAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	i := &Store{cfg: Config{DecryptionKeysDir: dir, Logger: slog.New(slog.NewTextHandler(&log, nil))}}
+	i := open(nil, Config{DecryptionKeysDir: dir, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 
 	var plain diff.ApplyConfig
-	if err := i.decrypting(context.Background(), ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayerGzip}, &plain); err != nil || len(plain.ProcessorPayloads) > 0 || log.Len() > 0 {
+	if err := i.Puller.unpacker.keys.decrypting(context.Background(), ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayerGzip}, &plain); err != nil || len(plain.ProcessorPayloads) > 0 || log.Len() > 0 {
 		t.Errorf("a plain layer: %v %v %s", plain.ProcessorPayloads, err, &log)
 	}
 	var c diff.ApplyConfig
 	desc := ocispec.Descriptor{MediaType: encspec.MediaTypeLayerGzipEnc, Annotations: map[string]string{"a": "b"}}
-	if err := i.decrypting(context.Background(), desc, &c); err != nil {
+	if err := i.Puller.unpacker.keys.decrypting(context.Background(), desc, &c); err != nil {
 		t.Fatal(err)
 	}
 	for _, id := range imgcrypt.PayloadToolIDs {
@@ -72,7 +72,7 @@ func TestTheKeysOfANodeGoWithAnEncryptedLayerAlone(t *testing.T) {
 		}
 	}
 	i.cfg.DecryptionKeysDir = filepath.Join(dir, "absent")
-	if err := i.decrypting(context.Background(), desc, &c); err == nil || !strings.Contains(err.Error(), "image.decryption_keys_dir") {
+	if err := i.Puller.unpacker.keys.decrypting(context.Background(), desc, &c); err == nil || !strings.Contains(err.Error(), "image.decryption_keys_dir") {
 		t.Errorf("a directory that is not there: %v", err)
 	}
 }

@@ -44,18 +44,32 @@
 //	ctr --address /run/berth/containerd/containerd.sock -n k8s.io images ls
 //	ctr --address /run/berth/containerd/containerd.sock -n k8s.io leases ls
 //
-// # Files
+// # Parts
 //
-// imagestore.go has the images and their names, pull.go and decrypt.go fetch them, archive.go
-// imports them, parallel.go and bounded.go are
-// how, jobs.go, resume.go and views.go have the leases, imageroot.go and volumes.go read what is in
-// an image, artifacts.go has what is not an image, and usage.go measures. layers.go has the layers
-// of containers, idmap.go shifts the owners of their files, unsynced.go mounts them without syncs,
-// and changes.go reads and writes what they have changed. contents.go says what is on the disk,
-// compressed.go reads archives that are compressed, discard.go drops compressed layers,
-// redirect.go bounds where requests go,
-// documents.go reads what belongs to an image in its registry, and failure.go says of which kind an
-// error is. peers.go fetches blobs from other nodes, and served.go says which ones they may have of
-// this node. early.go begins the writeback of what is fetched. durable.go says of what is made that
-// it is to be put onto the disk, and verify.go and repair.go compare and mend what may not be there.
+// [New] puts a [Store] together from parts, each of which knows those below it alone:
+//
+//	Puller        pulls, imports and unpacks: pull.go, archive.go, peers.go
+//	Verifier      compares images with what they were made from: verify.go, mend.go
+//	unpacker      unpacks an image by containerd's client: unpacker.go, parallel.go
+//	Reader        what is on the disk and in images: contents.go, usage.go, imageroot.go,
+//	              volumes.go, checkpoints.go
+//	served        what other nodes may be given: served.go
+//	Durability    waits until a layer can be relied on: durability.go
+//	repairer      unpacks a layer again, or removes it: repair.go
+//	imageLayers   where the layers of images are, and their marks: imagelayers.go, remove.go
+//	artifacts     lays artifacts out in layers: artifacts.go
+//	views         views of images for berth itself: views.go
+//	jobs          the leases of pulls and imports: jobs.go, resume.go
+//	Names         names, and what they stand for: names.go, sources.go, manifest.go, imageconfig.go
+//	registries    how registries are reached: registries.go, redirect.go, documents.go
+//	keys          private keys for encrypted layers: decrypt.go
+//	core          the connection and the settings: core.go, bounded.go, early.go
+//
+// The reader, the puller, the layers and the repairer alone would not do: the keeper of marks needs
+// the repairer, and whatever unpacks or views an image waits for the keeper. So the repairer, which
+// unpacks a layer by itself, is below, and the Verifier, which also unpacks whole images, is above.
+//
+// [Layers] are apart from all of them: layers.go, idmap.go, which shifts the owners of their files,
+// unsynced.go, which mounts them without syncs, and changes.go, which reads and writes what they
+// have changed.
 package imagestore

@@ -16,14 +16,10 @@ import (
 	"berth/internal/images/image"
 )
 
-// Registry returns the registry of an image, with the credentials that the configuration has for
-// it.
-func (i *Store) Registry(ref string) image.Registry { return &configuredRegistry{i, ref} }
-
 // configuredRegistry is the registry of an image.
 type configuredRegistry struct {
-	store *Store
-	ref   string
+	registries *registries
+	ref        string
 }
 
 func (r *configuredRegistry) documents(ctx context.Context) (documents, error) {
@@ -31,7 +27,7 @@ func (r *configuredRegistry) documents(ctx context.Context) (documents, error) {
 	if err != nil {
 		return documents{}, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	}
-	hosts := r.store.hosts(ctx, reference.Domain(named), image.Credentials{}, func(int) {})
+	hosts := r.registries.hosts(ctx, reference.Domain(named), image.Credentials{}, func(int) {})
 	return documents{newResolver(hosts)}, nil
 }
 

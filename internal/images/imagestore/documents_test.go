@@ -98,7 +98,7 @@ func TestADocumentIsWhatItsDigestSays(t *testing.T) {
 	}))
 	good := digest.FromString("good")
 	ref := reg.Addr + "/team/app:1"
-	from := (&Store{}).Registry(ref)
+	from := (open(nil, Config{})).Registry(ref)
 	desc := ocispec.Descriptor{MediaType: "application/x", Digest: good, Size: 4}
 	for body, want := range map[string]bool{"good": true, "evil": false, "goo": false, "goods": false, "": false} {
 		lies[good.String()] = body

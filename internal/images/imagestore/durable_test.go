@@ -140,7 +140,7 @@ func twoLayers(t *testing.T) v1.Image {
 // synced puts the layers of an image onto the disk, which writes their indexes.
 func (n *durableNode) synced(t *testing.T, chainID string) {
 	t.Helper()
-	d := durability{n.Store}
+	d := stored(n.Store)
 	items, err := d.Below(t.Context(), overlay, chainID)
 	ctx := connection.Namespaced(t.Context())
 	for _, item := range items {
@@ -154,7 +154,7 @@ func (n *durableNode) synced(t *testing.T, chainID string) {
 // lose empties each file of the layers of an image, and their indexes if these are to be lost too.
 func (n *durableNode) lose(t *testing.T, chainID string, indexes bool) {
 	t.Helper()
-	d := durability{n.Store}
+	d := stored(n.Store)
 	ctx := connection.Namespaced(t.Context())
 	items, err := d.Below(ctx, overlay, chainID)
 	if err != nil {
@@ -277,7 +277,7 @@ func TestWhatACutPullHasLeftIsRemoved(t *testing.T) {
 	st := imported(t, n.Store, twoLayers(t))
 	n.synced(t, st.ChainID)
 	ctx := connection.Namespaced(t.Context())
-	low, err := (durability{n.Store}).Below(ctx, overlay, st.ChainID)
+	low, err := (stored(n.Store)).Below(ctx, overlay, st.ChainID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -327,7 +327,7 @@ func TestALayerIsUnpackedOnWholeOnes(t *testing.T) {
 	} {
 		st = imported(t, n.Store, img)
 		n.synced(t, st.ChainID)
-		d := durability{n.Store}
+		d := stored(n.Store)
 		items, err := d.Below(ctx, overlay, st.ChainID)
 		try(t, err)
 		low, err := d.dirOf(ctx, items[0])
@@ -351,7 +351,7 @@ func TestAnArtifactThatIsWrongIsLaidOutAgain(t *testing.T) {
 	img := artifactOf(t, testimage.ArtifactConfig{},
 		testimage.Blob{Title: "d/model", Body: []byte("weights")}, testimage.Blob{Title: "card", Body: []byte("text")})
 	st := imported(t, n.Store, img)
-	d := durability{n.Store}
+	d := stored(n.Store)
 	ctx := connection.Namespaced(t.Context())
 	files := func(when, want string) {
 		t.Helper()
@@ -386,7 +386,7 @@ func TestAnArtifactThatIsWrongIsLaidOutAgain(t *testing.T) {
 	settled := n.unclean(t)()
 	try(t, n.Trust(t.Context(), overlay, st.ChainID))
 	settled()
-	d = durability{n.Store}
+	d = stored(n.Store)
 	files("after an unclean boot", "weights")
 
 	run := n.unclean(t)
@@ -399,7 +399,7 @@ func TestAnArtifactThatIsWrongIsLaidOutAgain(t *testing.T) {
 	if again := imported(t, n.Store, img); again.ChainID != st.ChainID {
 		t.Error("another artifact")
 	}
-	d = durability{n.Store}
+	d = stored(n.Store)
 	files("imported again", "weights")
 }
 
@@ -468,7 +468,7 @@ func TestALayerThatCouldNotBeSyncedIsWrittenAgain(t *testing.T) {
 	fail.Store(true)
 	img := twoLayers(t)
 	st := imported(t, n.Store, img)
-	d := durability{n.Store}
+	d := stored(n.Store)
 	ctx := connection.Namespaced(t.Context())
 	items, err := d.Below(ctx, overlay, st.ChainID)
 	if err != nil {
@@ -502,7 +502,7 @@ func TestALayerThatCouldNotBeSyncedIsWrittenAgain(t *testing.T) {
 		},
 		func() { imported(t, n.Store, img) },
 	} {
-		n.until(t, all(n.Store.keeper.Unsynced))
+		n.until(t, all(n.Store.Durability.keeper.Unsynced))
 		if slices.ContainsFunc(items, marked) {
 			t.Fatal("what could not be synced has the mark")
 		}
@@ -525,7 +525,7 @@ func TestALayerThatIsRepairedWhileItIsSyncedGetsNoMark(t *testing.T) {
 	n := kept(t)
 	st := imported(t, n.Store, twoLayers(t))
 	n.synced(t, st.ChainID)
-	d := durability{n.Store}
+	d := stored(n.Store)
 	ctx := connection.Namespaced(t.Context())
 	items, err := d.Below(ctx, overlay, st.ChainID)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 func TestWhatIsFetchedGoesToTheDiskMeanwhile(t *testing.T) {
 	n := kept(t)
 	ctx := connection.Namespaced(t.Context())
-	w, err := n.bounded().ContentStore().Writer(ctx, content.WithRef("blob"))
+	w, err := n.content().Writer(ctx, content.WithRef("blob"))
 	if err != nil {
 		t.Fatal(err)
 	}

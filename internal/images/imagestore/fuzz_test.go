@@ -41,8 +41,8 @@ func FuzzHosts(f *testing.F) {
 		if err := os.WriteFile(filepath.Join(dir, "registry.example", "hosts.toml"), text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		i := &Store{cfg: Config{RegistryDir: dir}}
-		hosts, err := i.hosts(t.Context(), "registry.example", image.Credentials{Username: "u", Password: "secret"}, func(int) {})("registry.example")
+		i := open(nil, Config{RegistryDir: dir})
+		hosts, err := i.registries.hosts(t.Context(), "registry.example", image.Credentials{Username: "u", Password: "secret"}, func(int) {})("registry.example")
 		if err == nil && len(hosts) == 0 {
 			t.Errorf("%q leaves no host that could be asked", text)
 		}

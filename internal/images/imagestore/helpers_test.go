@@ -10,3 +10,6 @@ func try(t *testing.T, err error) {
 		t.Fatal(err)
 	}
 }
+
+// stored returns a store as the keeper of marks sees it.
+func stored(i *Store) durability { return durability{i.Verifier.layers, i.repairer} }

@@ -9,16 +9,18 @@ import (
 	"io"
 	"io/fs"
 
+	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/base/connection"
 	"berth/internal/base/inroot"
 )
 
 // ReadFiles reads files of an image. Links are followed within the image only.
-func (i *Store) ReadFiles(ctx context.Context, chainID string, limit int64, paths ...string) ([][]byte, error) {
+func (rd *Reader) ReadFiles(ctx context.Context, chainID string, limit int64, paths ...string) ([][]byte, error) {
 	out := make([][]byte, len(paths))
-	err := i.view(ctx, chainID, func(root string) error {
+	err := rd.view(ctx, chainID, func(root string) error {
 		dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return fmt.Errorf("open image root: %w", err)
@@ -52,4 +54,45 @@ func readIn(dir int, path string, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	return b, nil
+}
+
+// view mounts an image's root for the time of f: read-only, and so that nothing in it acts on the
+// host. A device node in an image is only a file to berth. When ctx ends, view returns at once,
+// also while containerd hangs, and what is made meanwhile is removed in the background.
+func (rd *Reader) view(ctx context.Context, chainID string, f func(root string) error) error {
+	if err := rd.durability.Trust(ctx, rd.cfg.Snapshotter, chainID); err != nil {
+		return fmt.Errorf("view image: %w", err)
+	}
+	key := rd.views.viewKey()
+	rd.views.used.Store(key, nil)
+	// Nothing interrupts these calls: the outcome of one that was interrupted is not known, and a
+	// lease that containerd makes after it was deleted would stay.
+	detached := connection.Namespaced(context.WithoutCancel(ctx))
+	var mounts []mount.Mount
+	var failed error
+	made, removed := make(chan struct{}), make(chan struct{})
+	used := make(chan struct{})
+	go func() {
+		defer close(removed)
+		mounts, failed = rd.views.makeView(detached, key, chainID)
+		close(made)
+		<-used
+		rd.views.removeView(detached, key)
+	}()
+	defer func() {
+		close(used)
+		select {
+		case <-removed:
+		case <-ctx.Done():
+		}
+	}()
+	select {
+	case <-made:
+	case <-ctx.Done():
+		return fmt.Errorf("view image: %w", ctx.Err())
+	}
+	if failed != nil {
+		return fmt.Errorf("view image: %w", failed)
+	}
+	return mount.WithReadonlyTempMount(connection.Namespaced(ctx), withOptions(mounts, "nodev", "nosuid", "noexec"), f)
 }

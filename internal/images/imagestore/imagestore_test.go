@@ -124,7 +124,7 @@ func TestOnlyRegularFilesOfAnImageAreOpened(t *testing.T) {
 		t.Errorf("too large: %v", err)
 	}
 	// However a file is reached, nothing in a view acts on the host.
-	if err := i.view(t.Context(), st.ChainID, func(root string) error {
+	if err := i.Reader.view(t.Context(), st.ChainID, func(root string) error {
 		var s unix.Statfs_t
 		if err := unix.Statfs(root, &s); err != nil {
 			return err
@@ -416,7 +416,7 @@ func TestALayerThatTakesLongDelaysNoOther(t *testing.T) {
 func TestALayerIsWalkedOnceForBothWhoAsk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &layers{infos: []snapshots.Info{{Name: "a", Kind: snapshots.KindActive}, {Name: "b", Kind: snapshots.KindActive}}}
-		i := &Store{cfg: Config{Snapshotter: "overlayfs"}}
+		i := open(nil, Config{Snapshotter: "overlayfs"})
 		i.Measured("overlayfs", "a", snapshots.Usage{Size: 7, Inodes: 3}, time.Second)
 		i.Measured("overlayfs", "gone", snapshots.Usage{Size: 1000}, time.Second)
 		i.Measured("other", "b", snapshots.Usage{Size: 1000}, time.Second)

@@ -5,14 +5,29 @@ package imagestore
 import (
 	"context"
 	"fmt"
-	"os"
 	"time"
 
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/errdefs"
 
 	"berth/internal/base/connection"
 )
+
+// keeping returns the option that decides which blobs of an image that is pulled containerd keeps.
+// Without it these are all. Where blobs are discarded, the manifest does not refer to the layers,
+// so that containerd collects them once the lease of the pull has ended.
+func (js *jobs) keeping() []containerd.RemoteOpt {
+	if !js.discards.Load() {
+		return nil
+	}
+	return []containerd.RemoteOpt{containerd.WithChildLabelMap(images.ChildGCLabelsFilterLayers)}
+}
+
+// SetDiscard says whether the compressed layers of images that are pulled or imported from now on
+// are dropped once they are unpacked.
+func (js *jobs) SetDiscard(on bool) { js.discards.Store(on) }
 
 const (
 	// jobPrefix begins the names of the leases of pulls and imports.
@@ -31,52 +46,52 @@ const (
 // lease makes containerd keep what a pull or an import makes there, until the caller calls done. If
 // berth is killed before, the next one deletes the lease, that of a pull not at once: see
 // [Store.Sweep]. A lease that is held stays.
-func (i *Store) lease(ctx context.Context) (_ context.Context, done func(), _ error) {
-	return i.leaseFor(ctx, "")
+func (js *jobs) lease(ctx context.Context) (_ context.Context, done func(), _ error) {
+	return js.leaseFor(ctx, "")
 }
 
 // leaseFor does what lease does, for a pull of ref. A berth that comes after a kill keeps the lease
 // for the next pull of ref.
-func (i *Store) leaseFor(ctx context.Context, ref string) (_ context.Context, done func(), _ error) {
-	labels := map[string]string{connection.LabelOwner: i.cfg.Owner}
+func (js *jobs) leaseFor(ctx context.Context, ref string) (_ context.Context, done func(), _ error) {
+	labels := map[string]string{connection.LabelOwner: js.cfg.Owner}
 	if len(ref) > 0 && len(ref) <= maxPullLabel {
 		labels[labelPull] = ref
 	}
-	key := fmt.Sprintf("%s%d-%d-%d", jobPrefix, os.Getpid(), time.Now().UnixNano(), i.temp.Add(1))
-	i.jobs.Store(key, nil)
-	leased, _, err := i.client.WithLease(connection.Namespaced(ctx), leases.WithID(key), leases.WithLabels(labels), leases.WithExpiration(jobLease))
+	key := js.newKey(jobPrefix)
+	js.byKey.Store(key, nil)
+	leased, _, err := js.client.WithLease(connection.Namespaced(ctx), leases.WithID(key), leases.WithLabels(labels), leases.WithExpiration(jobLease))
 	if err != nil {
-		i.jobs.Delete(key)
+		js.byKey.Delete(key)
 		return nil, nil, connection.Native(err)
 	}
 	return leased, func() {
-		if i.held(key) {
+		if js.held(key) {
 			return
 		}
 		ctx, cancel := context.WithTimeout(connection.Namespaced(context.WithoutCancel(ctx)), unleaseTimeout)
 		defer cancel()
 		var opts []leases.DeleteOpt
-		if i.discards.Load() {
+		if js.discards.Load() {
 			opts = append(opts, leases.SynchronousDelete) // else the blobs stay until containerd collects next
 		}
-		if err := i.unleaseWith(ctx, key, opts...); err != nil {
-			i.cfg.Logger.Warn("lease of an image cannot be deleted now, the next sweep does, or containerd once it has ended", "lease", key, "err", err)
-			i.jobs.Store(key, heldLease{})
+		if err := js.unleaseWith(ctx, key, opts...); err != nil {
+			js.cfg.Logger.Warn("lease of an image cannot be deleted now, the next sweep does, or containerd once it has ended", "lease", key, "err", err)
+			js.byKey.Store(key, heldLease{})
 			return
 		}
-		i.jobs.Delete(key)
+		js.byKey.Delete(key)
 	}, nil
 }
 
-func (i *Store) unlease(ctx context.Context, key string) error { return i.unleaseWith(ctx, key) }
+func (js *jobs) unlease(ctx context.Context, key string) error { return js.unleaseWith(ctx, key) }
 
 // unleaseNow has containerd collect what the lease kept before it answers.
-func (i *Store) unleaseNow(ctx context.Context, key string) error {
-	return i.unleaseWith(ctx, key, leases.SynchronousDelete)
+func (js *jobs) unleaseNow(ctx context.Context, key string) error {
+	return js.unleaseWith(ctx, key, leases.SynchronousDelete)
 }
 
-func (i *Store) unleaseWith(ctx context.Context, key string, opts ...leases.DeleteOpt) error {
-	if err := connection.Native(i.client.LeasesService().Delete(ctx, leases.Lease{ID: key}, opts...)); err != nil && !errdefs.IsNotFound(err) {
+func (js *jobs) unleaseWith(ctx context.Context, key string, opts ...leases.DeleteOpt) error {
+	if err := connection.Native(js.client.LeasesService().Delete(ctx, leases.Lease{ID: key}, opts...)); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("delete lease %s: %w", key, err)
 	}
 	return nil

@@ -79,7 +79,7 @@ func TestTheLeaseOfAPullThatAKillCutOffIsDeleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	berth := func(owner string) *Store {
-		return &Store{client: connection.Through(client), cfg: Config{Snapshotter: "slow", Owner: owner, Logger: slog.New(slog.DiscardHandler)}}
+		return open(connection.Through(client), Config{Snapshotter: "slow", Owner: owner, Logger: slog.New(slog.DiscardHandler)})
 	}
 	lease := func(i *Store) (done func()) {
 		t.Helper()
@@ -131,7 +131,7 @@ func TestALeaseThatCouldNotBeDeletedIsDeletedByASweep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := &Store{client: connection.Through(client), cfg: Config{Logger: slog.New(slog.DiscardHandler)}}
+	i := open(connection.Through(client), Config{Logger: slog.New(slog.DiscardHandler)})
 	_, done, err := i.leaseFor(t.Context(), "example.com/a:1")
 	if err != nil {
 		t.Fatal(err)
@@ -163,7 +163,7 @@ func TestALeaseThatIsGoneIsForgottenByASweep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := &Store{client: connection.Through(client), cfg: Config{Logger: slog.New(slog.DiscardHandler)}}
+	i := open(connection.Through(client), Config{Logger: slog.New(slog.DiscardHandler)})
 	_, ended, err := i.lease(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -177,7 +177,7 @@ func TestALeaseThatIsGoneIsForgottenByASweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	known := 0
-	i.jobs.Range(func(any, any) bool { known++; return true })
+	i.byKey.Range(func(any, any) bool { known++; return true })
 	if known != 1 || len(store.kept) != 1 {
 		t.Errorf("of the one lease that is in use there are %d, and %d are known", len(store.kept), known)
 	}
@@ -199,7 +199,7 @@ func TestAPullDoesNotWaitForTheDeletionOfItsLease(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		i := &Store{client: connection.Through(client), cfg: Config{Logger: slog.New(slog.DiscardHandler)}}
+		i := open(connection.Through(client), Config{Logger: slog.New(slog.DiscardHandler)})
 		ctx, cancel := context.WithCancel(t.Context())
 		_, done, err := i.lease(ctx)
 		if err != nil {

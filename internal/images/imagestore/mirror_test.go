@@ -37,9 +37,9 @@ func TestAMirrorIsAskedWithItsOwnCredentials(t *testing.T) {
 		}
 	}
 	resolve := func() error {
-		i := &Store{cfg: Config{RegistryDir: dir}}
+		i := open(nil, Config{RegistryDir: dir})
 		r := docker.NewResolver(docker.ResolverOptions{
-			Hosts: i.hosts(t.Context(), "registry.example", image.Credentials{Username: "mirror", Password: "secret"}, func(int) {}),
+			Hosts: i.registries.hosts(t.Context(), "registry.example", image.Credentials{Username: "mirror", Password: "secret"}, func(int) {}),
 		})
 		_, _, err := r.Resolve(t.Context(), "registry.example/team/app:1")
 		return err
@@ -63,8 +63,8 @@ func TestARegistryNeedsNoConfiguration(t *testing.T) {
 	ref := testregistry.Start(t).Push("team/app:1", img)
 	host, _, _ := strings.Cut(ref, "/")
 	for _, dir := range []string{"", t.TempDir(), filepath.Join(t.TempDir(), "absent")} {
-		i := &Store{cfg: Config{RegistryDir: dir}}
-		r := docker.NewResolver(docker.ResolverOptions{Hosts: i.hosts(t.Context(), host, image.Credentials{}, func(int) {})})
+		i := open(nil, Config{RegistryDir: dir})
+		r := docker.NewResolver(docker.ResolverOptions{Hosts: i.registries.hosts(t.Context(), host, image.Credentials{}, func(int) {})})
 		if _, _, err := r.Resolve(t.Context(), ref); err != nil {
 			t.Errorf("%q: %v", dir, err)
 		}

@@ -30,7 +30,7 @@ func (holes) Apply(context.Context, ocispec.Descriptor, []mount.Mount, ...diff.A
 // can contain it: berth ended.
 func TestAPanicInAGoroutineOfAPullIsAnErrorOfThatPull(t *testing.T) {
 	survived := 0
-	i := &Store{cfg: Config{Logger: slog.New(slog.DiscardHandler), Panicked: func() { survived++ }}}
+	i := open(nil, Config{Logger: slog.New(slog.DiscardHandler), Panicked: func() { survived++ }})
 	manifest := i.reporting("evil:1", func([]image.Blob) {}, i.served.share(""), true)(images.HandlerFunc(func(context.Context, ocispec.Descriptor) ([]ocispec.Descriptor, error) {
 		panic("a hole in a parser")
 	}))
@@ -38,7 +38,7 @@ func TestAPanicInAGoroutineOfAPullIsAnErrorOfThatPull(t *testing.T) {
 	if err = connection.Native(err); !errdefs.IsInternal(err) || !strings.Contains(err.Error(), "evil:1") {
 		t.Errorf("a manifest: %v", err)
 	}
-	_, err = aloneUnpacker{holes{}, nil, i}.Apply(t.Context(), ocispec.Descriptor{Digest: "sha256:evil"}, nil)
+	_, err = aloneUnpacker{holes{}, nil, i.core}.Apply(t.Context(), ocispec.Descriptor{Digest: "sha256:evil"}, nil)
 	if err = connection.Native(err); !errdefs.IsInternal(err) || !strings.Contains(err.Error(), "sha256:evil") {
 		t.Errorf("a layer: %v", err)
 	}

@@ -28,7 +28,7 @@ import (
 type aloneUnpacker struct {
 	containerd.DiffService
 	layers content.Provider
-	of     *Store
+	of     *core
 }
 
 // unpackingKey is the key of a context's value: a func() (done func()) that is called for each

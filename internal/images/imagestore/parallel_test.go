@@ -115,7 +115,7 @@ func TestLayersAreUnpackedBesideEachOther(t *testing.T) {
 		})
 	}))
 	st := pulled(t, i, reg.Push("team/app:1", img))
-	err = i.view(t.Context(), st.ChainID, func(root string) error {
+	err = i.Reader.view(t.Context(), st.ChainID, func(root string) error {
 		for name, want := range map[string]bool{
 			"a/lowest":   true,
 			"a/middle":   true,
@@ -150,7 +150,7 @@ func TestADirectoryThatALayerLacksIsTheOneBelow(t *testing.T) {
 		[]testimage.File{file("tmp/x")},
 		[]testimage.File{file("tmp/.wh.x")},
 	)))
-	err := i.view(t.Context(), st.ChainID, func(root string) error {
+	err := i.Reader.view(t.Context(), st.ChainID, func(root string) error {
 		info, err := os.Stat(filepath.Join(root, "tmp"))
 		if err != nil {
 			return err

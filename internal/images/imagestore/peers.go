@@ -50,8 +50,9 @@ var (
 
 // peerFetch fetches blobs from peers before containerd fetches them from the registry.
 type peerFetch struct {
-	store      *Store
-	repository string // with the host of its registry
+	*core
+	askAgain   time.Duration // after which they are asked again for what the registry sends
+	repository string        // with the host of its registry
 	registry   func(ctx context.Context) (remotes.Fetcher, error)
 	progress   func(n int)
 }
@@ -68,13 +69,13 @@ func (f peerFetch) Handle(ctx context.Context, desc ocispec.Descriptor) ([]ocisp
 		return nil, registry.error
 	}
 	if err != nil && !errors.Is(err, errNoPeer) && ctx.Err() == nil {
-		f.store.cfg.Logger.Warn("a blob that came from peers cannot be used: the registry is asked", "digest", desc.Digest, "err", err)
+		f.cfg.Logger.Warn("a blob that came from peers cannot be used: the registry is asked", "digest", desc.Digest, "err", err)
 	}
 	return nil, ctx.Err()
 }
 
 func (f peerFetch) fetch(ctx context.Context, desc ocispec.Descriptor) error {
-	cs := boundedStore{f.store.client.ContentStore(), f.store.early}
+	cs := f.content()
 	if _, err := cs.Info(ctx, desc.Digest); err == nil {
 		return nil
 	}
@@ -103,8 +104,8 @@ func (f peerFetch) fetch(ctx context.Context, desc ocispec.Descriptor) error {
 	case ctx.Err() != nil, errors.Is(err, errNoPeer), errors.Is(err, errMoved), errors.As(err, new(registryError)):
 		return err // what has come is gone on with by the next pull
 	case errdefs.IsFailedPrecondition(native) && !resumed: // another digest, by none but these
-		f.store.cfg.Logger.Debug("peers have sent wrong bytes", "digest", desc.Digest, "err", err)
-		f.store.cfg.Peers.Lied(b, from)
+		f.cfg.Logger.Debug("peers have sent wrong bytes", "digest", desc.Digest, "err", err)
+		f.cfg.Peers.Lied(b, from)
 	}
 	w.discard()
 	return err
@@ -118,7 +119,7 @@ func (f peerFetch) copy(ctx context.Context, b peer.Blob, desc ocispec.Descripto
 	}
 	if w.offset < desc.Size {
 		var done peer.Copied
-		done, err = f.store.cfg.Peers.Copy(ctx, b, w.offset, w, f.progress)
+		done, err = f.cfg.Peers.Copy(ctx, b, w.offset, w, f.progress)
 		from = done.From
 	}
 	if !errdefs.IsNotFound(err) {
@@ -163,7 +164,7 @@ func (f peerFetch) rest(ctx context.Context, b peer.Blob, desc ocispec.Descripto
 		if err := f.some(r, desc.Size, w); err != nil || w.offset == desc.Size {
 			return from, err
 		}
-		done, err := f.store.cfg.Peers.Copy(ctx, b, w.offset, w, f.progress)
+		done, err := f.cfg.Peers.Copy(ctx, b, w.offset, w, f.progress)
 		from = append(from, done.From...)
 		if !errdefs.IsNotFound(err) {
 			return from, err
@@ -187,7 +188,7 @@ func (f peerFetch) some(r io.Reader, size int64, w *lateWriter) error {
 			}
 			return registryError{err}
 		}
-		if time.Since(begun) >= f.store.askAgain {
+		if time.Since(begun) >= f.askAgain {
 			break
 		}
 	}

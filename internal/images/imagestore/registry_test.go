@@ -28,8 +28,8 @@ import (
 
 // resolver returns what a pull resolves and fetches with.
 func resolver(t *testing.T, registry string, creds image.Credentials) remotes.Resolver {
-	i := &Store{}
-	return newResolver(i.hosts(t.Context(), registry, creds, func(int) {}))
+	i := open(nil, Config{})
+	return newResolver(i.registries.hosts(t.Context(), registry, creds, func(int) {}))
 }
 
 // listener is a server that notes the credentials that it is sent, in headers, bodies and queries.
@@ -176,8 +176,8 @@ func TestCredentialsAreNotSentAlongWithARedirect(t *testing.T) {
 			dir := t.TempDir()
 			try(t, os.Mkdir(filepath.Join(dir, reg.Addr), 0o700))
 			try(t, os.WriteFile(filepath.Join(dir, reg.Addr, "hosts.toml"), fmt.Appendf(nil, "[host.\"http://%s\".header]\nx-registry-token = \"secret\"\n", reg.Addr), 0o600))
-			i := &Store{cfg: Config{RegistryDir: dir}}
-			r := newResolver(i.hosts(t.Context(), reg.Addr, image.Credentials{Username: "me", Password: "secret"}, func(int) {}))
+			i := open(nil, Config{RegistryDir: dir})
+			r := newResolver(i.registries.hosts(t.Context(), reg.Addr, image.Credentials{Username: "me", Password: "secret"}, func(int) {}))
 			if _, _, err := r.Resolve(t.Context(), ref); err == nil {
 				t.Error("resolved elsewhere")
 			}
@@ -241,8 +241,8 @@ func TestAnswersWithTheRestOfABlobAreNotProgress(t *testing.T) {
 	})
 	host := strings.TrimPrefix(reg.URL, "http://")
 	var bytes, answers int
-	i := &Store{}
-	fetcher, err := docker.NewResolver(docker.ResolverOptions{Hosts: i.hosts(t.Context(), host, image.Credentials{}, func(n int) {
+	i := open(nil, Config{})
+	fetcher, err := docker.NewResolver(docker.ResolverOptions{Hosts: i.registries.hosts(t.Context(), host, image.Credentials{}, func(n int) {
 		if bytes += n; n == 0 {
 			answers++
 		}

@@ -125,11 +125,11 @@ func TestWhatIsKeptAfterAKillGoes(t *testing.T) {
 	ctx := connection.Namespaced(t.Context())
 	try(t, i.Sweep(ctx))
 	n := 0
-	i.jobs.Range(func(k, v any) bool {
+	i.byKey.Range(func(k, v any) bool {
 		n++
 		h := v.(heldLease)
 		h.until = time.Now().Add(-time.Second)
-		i.jobs.Store(k, h)
+		i.byKey.Store(k, h)
 		return true
 	})
 	try(t, i.Sweep(ctx))

@@ -27,7 +27,10 @@ type members map[digest.Digest]string
 
 // served is what peers may be given.
 type served struct {
-	images *image.Cache[members] // by the digest of the image's target
+	*core
+	names      *Names
+	durability *Durability
+	images     *image.Cache[members] // by the digest of the image's target
 
 	mu    sync.Mutex
 	pulls map[*sharing]bool
@@ -90,22 +93,22 @@ func (s *served) pulled(repository string, d digest.Digest) (mediaType string, o
 
 // Open implements peer.Contents. As long as anything is doubted after a power cut, nothing is
 // given.
-func (i *Store) Open(ctx context.Context, repository string, d digest.Digest) (peer.Content, error) {
+func (s *served) Open(ctx context.Context, repository string, d digest.Digest) (peer.Content, error) {
 	ctx = connection.Namespaced(ctx)
-	if i.Doubts() > 0 {
+	if s.durability.Doubts() > 0 {
 		return peer.Content{}, fmt.Errorf("images are checked after an unclean boot: %w", errdefs.ErrUnavailable)
 	}
-	mediaType, ok := i.served.pulled(repository, d)
+	mediaType, ok := s.pulled(repository, d)
 	if !ok {
 		var err error
-		if mediaType, ok, err = i.listed(ctx, repository, d); err != nil {
+		if mediaType, ok, err = s.listed(ctx, repository, d); err != nil {
 			return peer.Content{}, err
 		}
 	}
 	if !ok {
 		return peer.Content{}, errdefs.ErrNotFound
 	}
-	r, err := i.client.ContentStore().ReaderAt(ctx, ocispec.Descriptor{Digest: d})
+	r, err := s.client.ContentStore().ReaderAt(ctx, ocispec.Descriptor{Digest: d})
 	if err != nil {
 		return peer.Content{}, connection.Native(err) // not found where layers are not kept, or not here yet
 	}
@@ -113,8 +116,8 @@ func (i *Store) Open(ctx context.Context, repository string, d digest.Digest) (p
 }
 
 // listed reports whether an image of a repository has a blob.
-func (i *Store) listed(ctx context.Context, repository string, d digest.Digest) (mediaType string, ok bool, err error) {
-	all, err := i.client.ImageService().List(ctx)
+func (s *served) listed(ctx context.Context, repository string, d digest.Digest) (mediaType string, ok bool, err error) {
+	all, err := s.client.ImageService().List(ctx)
 	if err != nil {
 		return "", false, connection.Native(err)
 	}
@@ -122,7 +125,7 @@ func (i *Store) listed(ctx context.Context, repository string, d digest.Digest) 
 		if of := repositoryOf(img.Name); of == "" || of != repository {
 			continue
 		}
-		m, err := i.membersOf(ctx, img)
+		m, err := s.membersOf(ctx, img)
 		if err != nil {
 			return "", false, err
 		}
@@ -134,17 +137,17 @@ func (i *Store) listed(ctx context.Context, repository string, d digest.Digest) 
 }
 
 // membersOf returns what an image consists of, as far as it is here.
-func (i *Store) membersOf(ctx context.Context, img images.Image) (members, error) {
+func (s *served) membersOf(ctx context.Context, img images.Image) (members, error) {
 	key := img.Target.Digest.String()
-	if m, ok := i.served.images.Get(key); ok {
+	if m, ok := s.images.Get(key); ok {
 		return m, nil
 	}
-	return image.Contain(i.cfg.Logger, i.cfg.Panicked, img.Name, func() (members, error) {
+	return image.Contain(s.cfg.Logger, s.cfg.Panicked, img.Name, func() (members, error) {
 		m := members{}
-		if err := i.eachPart(ctx, img.Target, maxDepth, m.add); err != nil {
+		if err := s.names.eachPart(ctx, img.Target, maxDepth, m.add); err != nil {
 			return nil, err
 		}
-		i.served.images.Put(key, m, len(m)*128)
+		s.images.Put(key, m, len(m)*128)
 		return m, nil
 	})
 }

@@ -19,27 +19,27 @@ import (
 
 // Usage sums up what the snapshotter's snapshots use. It measures until ctx ends; what it could not
 // measure by then is as it was the time before.
-func (i *Store) Usage(ctx context.Context) (image.Usage, error) {
+func (rd *Reader) Usage(ctx context.Context) (image.Usage, error) {
 	ctx = connection.Namespaced(ctx)
 	u := image.Usage{At: time.Now()}
 	var err error
-	if u.Path, err = i.client.SnapshotterRoot(ctx, i.cfg.Snapshotter); err != nil {
+	if u.Path, err = rd.client.SnapshotterRoot(ctx, rd.cfg.Snapshotter); err != nil {
 		return u, err
 	}
-	blobs, err := i.blobs(ctx) // first, since the rest may take all of the time
+	blobs, err := rd.blobSizes(ctx) // first, since the rest may take all of the time
 	if err != nil {
 		return u, err
 	}
 	for _, size := range blobs {
 		u.Blobs += size
 	}
-	_, coming, err := i.keptBytes(ctx, image.Contents{Blobs: blobs, Images: map[string]image.Parts{}})
+	_, coming, err := rd.jobs.keptBytes(ctx, image.Contents{Blobs: blobs, Images: map[string]image.Parts{}})
 	if err != nil {
 		return u, err
 	}
 	u.Blobs += coming
-	i.bound(ctx)
-	u.Images, u.Containers, err = i.usage.round(ctx, i.client.SnapshotService(i.cfg.Snapshotter))
+	rd.jobs.bound(ctx)
+	u.Images, u.Containers, err = rd.usage.round(ctx, rd.client.SnapshotService(rd.cfg.Snapshotter))
 	return u, err
 }
 
@@ -76,9 +76,9 @@ const (
 
 // Measured notes what a writable layer uses, and how long it took to find that out, so that
 // [Store.Usage] need not walk it.
-func (i *Store) Measured(snapshotter, key string, usage snapshots.Usage, took time.Duration) {
-	if snapshotter == i.cfg.Snapshotter {
-		i.usage.note(key, usage, max(measuredLately, measuredRest*took))
+func (rd *Reader) Measured(snapshotter, key string, usage snapshots.Usage, took time.Duration) {
+	if snapshotter == rd.cfg.Snapshotter {
+		rd.usage.note(key, usage, max(measuredLately, measuredRest*took))
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/errdefs"
@@ -20,16 +21,27 @@ import (
 	"berth/internal/images/unpack"
 )
 
+// Verifier compares images with what they were made from.
+type Verifier struct {
+	*core
+	names      *Names
+	layers     *imageLayers
+	repairer   *repairer
+	durability *Durability
+	unpacker   *unpacker
+	wrong      sync.Map // the layers that a verification has found wrong and not repaired
+	looked     sync.Map // the layers that a pull has compared with their indexes
+}
+
 // Verify compares the blobs and the layers of an image with what they were made from, at leisure.
 // With repair set, what is wrong is repaired from what is on this node, or removed. A part that
 // cannot be looked at is in the answer, with the reason.
-func (i *Store) Verify(ctx context.Context, name image.Name, repair bool) ([]image.Part, error) {
+func (v *Verifier) Verify(ctx context.Context, name image.Name, repair bool) ([]image.Part, error) {
 	ctx = connection.Namespaced(ctx)
 	img := images.Image{Name: name.String(), Target: name.Target()}
-	d := durability{i}
 	var parts []image.Part
 	blobs := []digest.Digest{img.Target.Digest}
-	a, err := i.artifactOf(ctx, img.Target)
+	a, err := v.names.artifactOf(ctx, img.Target)
 	if err != nil {
 		return nil, fmt.Errorf("verify image %s: %w", name, err)
 	}
@@ -37,11 +49,11 @@ func (i *Store) Verify(ctx context.Context, name image.Name, repair bool) ([]ima
 	var layers []ocispec.Descriptor
 	if a != nil {
 		chain, layers = []string{artifact.ChainID(a.desc.Digest)}, append([]ocispec.Descriptor{a.Config}, a.Layers...)
-	} else if chain, layers, _, err = i.imageLayers(ctx, img); err != nil {
+	} else if chain, layers, _, err = v.names.layersOf(ctx, img); err != nil {
 		return nil, fmt.Errorf("verify image %s: %w", name, err)
 	}
 	checkpoint := false
-	if p, err := i.parse(ctx, img); err == nil && a == nil {
+	if p, err := v.names.parse(ctx, img); err == nil && a == nil {
 		blobs, checkpoint = append(blobs, p.configDigest), p.checkpoint
 	}
 	for _, l := range layers {
@@ -49,17 +61,17 @@ func (i *Store) Verify(ctx context.Context, name image.Name, repair bool) ([]ima
 	}
 	for _, b := range blobs {
 		p := image.Part{Kind: string(durable.Blob), ID: b.String()}
-		if _, err := i.client.ContentStore().Info(ctx, b); errdefs.IsNotFound(connection.Native(err)) {
+		if _, err := v.client.ContentStore().Info(ctx, b); errdefs.IsNotFound(connection.Native(err)) {
 			p.Outcome = image.PartMissing
 			parts = append(parts, p)
 			continue
 		}
-		whole, err := d.blobIsWhole(ctx, b)
+		whole, err := v.blobIsWhole(ctx, b)
 		switch {
 		case err != nil || whole:
 			p.Outcome = image.PartWhole
 		case repair:
-			_, err = d.checkBlob(ctx, b)
+			_, err = v.repairer.checkBlob(ctx, b)
 			p.Outcome = image.PartRemoved
 		default:
 			p.Outcome = image.PartWrong
@@ -69,43 +81,43 @@ func (i *Store) Verify(ctx context.Context, name image.Name, repair bool) ([]ima
 	if len(chain) == 0 || checkpoint {
 		return parts, ctx.Err()
 	}
-	items, err := d.Below(ctx, i.cfg.Snapshotter, chain[len(chain)-1])
+	items, err := v.layers.Below(ctx, v.cfg.Snapshotter, chain[len(chain)-1])
 	if errdefs.IsNotFound(err) {
-		return append(parts, d.verifyPacked(ctx, img, chain[len(chain)-1], repair)), ctx.Err()
+		return append(parts, v.verifyPacked(ctx, img, chain[len(chain)-1], repair)), ctx.Err()
 	}
-	if err != nil || i.cfg.Snapshotter != overlay {
+	if err != nil || v.cfg.Snapshotter != overlay {
 		return parts, cmp.Or(err, ctx.Err())
 	}
 	for _, item := range items {
 		if a != nil {
-			parts = append(parts, d.verifyArtifact(ctx, item, repair))
+			parts = append(parts, v.verifyArtifact(ctx, item, repair))
 			continue
 		}
-		parts = append(parts, d.verifyLayer(ctx, item, repair))
+		parts = append(parts, v.verifyLayer(ctx, item, repair))
 	}
 	return parts, ctx.Err()
 }
 
 // verifyPacked says of an image that is not unpacked whether it can be. That is known once it was
 // unpacked, which a repair does.
-func (d durability) verifyPacked(ctx context.Context, img images.Image, chainID string, repair bool) image.Part {
+func (v *Verifier) verifyPacked(ctx context.Context, img images.Image, chainID string, repair bool) image.Part {
 	p := image.Part{Kind: string(durable.Layer), ID: chainID, Outcome: image.PartRepaired}
 	if !repair {
 		p.Outcome, p.Detail = image.PartUnknown, "it is not unpacked, and may not be whole"
-	} else if err := d.unpack(ctx, img, d.cfg.Snapshotter); err != nil {
+	} else if err := v.unpacker.unpack(ctx, img, v.cfg.Snapshotter); err != nil {
 		p.Outcome = image.PartWrong
 		p.Detail = fmt.Sprintf("it cannot be unpacked, so remove the image, and pull or import it again: %s", err)
 	}
 	return p
 }
 
-func (d durability) verifyArtifact(ctx context.Context, item durable.Item, repair bool) image.Part {
+func (v *Verifier) verifyArtifact(ctx context.Context, item durable.Item, repair bool) image.Part {
 	p := image.Part{Kind: string(durable.Layer), ID: item.ID}
-	a, names, err := d.artifactIn(ctx, item.ID)
+	a, names, err := v.names.artifactIn(ctx, item.ID)
 	if err != nil || a == nil {
 		return failed(p, cmp.Or(err, fmt.Errorf("no image has it any more: %w", errdefs.ErrNotFound)))
 	}
-	outcome, err := d.checkArtifactLayer(ctx, item, a, names, repair)
+	outcome, err := v.repairer.checkArtifactLayer(ctx, item, a, names, repair)
 	if errors.Is(err, artifact.ErrWrong) {
 		p.Outcome, p.Detail = image.PartWrong, err.Error()
 		return p
@@ -122,15 +134,15 @@ func failed(p image.Part, err error) image.Part {
 	return p
 }
 
-func (d durability) verifyLayer(ctx context.Context, item durable.Item, repair bool) image.Part {
+func (v *Verifier) verifyLayer(ctx context.Context, item durable.Item, repair bool) image.Part {
 	p := image.Part{Kind: string(durable.Layer), ID: item.ID, Outcome: image.PartWhole}
-	at, err := d.dirOf(ctx, item)
+	at, err := v.layers.dirOf(ctx, item)
 	if err != nil {
 		return failed(p, err)
 	}
 	why := unpack.Check(ctx, at.dir, unpack.IndexOf(at.dir), true)
 	wrong := errors.Is(why, durable.ErrWrong)
-	if !wrong && d.unsynced(item) {
+	if !wrong && v.layers.unsynced(item) {
 		why = durable.ErrUnsynced
 	}
 	repairable := errors.Is(why, durable.ErrNoIndex) || errors.Is(why, durable.ErrUnsynced)
@@ -138,22 +150,22 @@ func (d durability) verifyLayer(ctx context.Context, item durable.Item, repair b
 		return failed(p, why)
 	}
 	if wrong {
-		d.wrong.Store(item, nil) // a pull looks at it again
+		v.wrong.Store(item, nil) // a pull looks at it again
 		p.Outcome, p.Detail = image.PartWrong, why.Error()
 	}
-	if !repair || d.keeper == nil {
+	if !repair || v.layers.keeper == nil {
 		return p
 	}
-	from, err := d.sourcesOf(ctx, item.ID)
+	from, err := v.names.sourcesOf(ctx, item.ID)
 	var outcome durable.Outcome
 	if err == nil {
-		outcome, err = d.repair(ctx, item, at, from, why)
+		outcome, err = v.repair(ctx, item, at, from, why)
 	}
 	if err != nil {
 		p.Detail = fmt.Sprintf("%s; it cannot be repaired from this node, so pull the image again: %s", p.Detail, connection.Native(err))
 		return p
 	}
-	d.wrong.Delete(item)
+	v.wrong.Delete(item)
 	p.Outcome = string(outcome)
 	return p
 }

@@ -11,15 +11,45 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/base/connection"
+	"berth/internal/images/durable"
 )
+
+// views are the views of images that berth has made for itself.
+type views struct {
+	*core
+	jobs *jobs
+	used sync.Map // by key, those in use
+}
+
+// lookAt returns what would be mounted for a view of a layer. Nothing is mounted.
+func (vs *views) lookAt(ctx context.Context, item durable.Item) ([]mount.Mount, error) {
+	key := vs.viewKey()
+	vs.used.Store(key, nil)
+	detached := context.WithoutCancel(ctx) // see view
+	defer vs.removeViewFrom(detached, item.Snapshotter, key)
+	ctx, cancel := context.WithTimeout(detached, viewTimeout)
+	defer cancel()
+	lctx, _, err := vs.client.WithLease(ctx, leases.WithID(key), leases.WithLabel(connection.LabelOwner, vs.cfg.Owner), leases.WithExpiration(10*time.Minute))
+	if err != nil {
+		return nil, connection.Native(err)
+	}
+	// With the owners in a label the snapshotter does not read them from the directory.
+	mounts, err := vs.client.SnapshotService(item.Snapshotter).View(lctx, key, item.ID, snapshots.WithLabels(map[string]string{
+		snapshots.LabelSnapshotUIDMapping: "0:0:65536",
+		snapshots.LabelSnapshotGIDMapping: "0:0:65536",
+	}))
+	return mounts, connection.Native(err)
+}
 
 const (
 	// viewPrefix begins the names of views: of the lease and of the snapshot, which have the same.
@@ -48,77 +78,36 @@ func prepareMounts(dir string, logger *slog.Logger) error {
 	return nil
 }
 
-// view mounts an image's root for the time of f: read-only, and so that nothing in it acts on the
-// host. A device node in an image is only a file to berth. When ctx ends, view returns at once,
-// also while containerd hangs, and what is made meanwhile is removed in the background.
-func (i *Store) view(ctx context.Context, chainID string, f func(root string) error) error {
-	if err := i.Trust(ctx, i.cfg.Snapshotter, chainID); err != nil {
-		return fmt.Errorf("view image: %w", err)
-	}
-	key := i.viewKey()
-	i.views.Store(key, nil)
-	// Nothing interrupts these calls: the outcome of one that was interrupted is not known, and a
-	// lease that containerd makes after it was deleted would stay.
-	detached := connection.Namespaced(context.WithoutCancel(ctx))
-	var mounts []mount.Mount
-	var failed error
-	made, removed := make(chan struct{}), make(chan struct{})
-	used := make(chan struct{})
-	go func() {
-		defer close(removed)
-		mounts, failed = i.makeView(detached, key, chainID)
-		close(made)
-		<-used
-		i.removeView(detached, key)
-	}()
-	defer func() {
-		close(used)
-		select {
-		case <-removed:
-		case <-ctx.Done():
-		}
-	}()
-	select {
-	case <-made:
-	case <-ctx.Done():
-		return fmt.Errorf("view image: %w", ctx.Err())
-	}
-	if failed != nil {
-		return fmt.Errorf("view image: %w", failed)
-	}
-	return mount.WithReadonlyTempMount(connection.Namespaced(ctx), withOptions(mounts, "nodev", "nosuid", "noexec"), f)
-}
-
 // viewKey returns a new name of a view.
-func (i *Store) viewKey() string {
-	return fmt.Sprintf("%s%d-%d-%d", viewPrefix, os.Getpid(), time.Now().UnixNano(), i.temp.Add(1))
+func (vs *views) viewKey() string {
+	return vs.newKey(viewPrefix)
 }
 
-func (i *Store) makeView(ctx context.Context, key, chainID string) ([]mount.Mount, error) {
+func (vs *views) makeView(ctx context.Context, key, chainID string) ([]mount.Mount, error) {
 	ctx, cancel := context.WithTimeout(ctx, viewTimeout)
 	defer cancel()
-	lctx, _, err := i.client.WithLease(ctx, leases.WithID(key), leases.WithLabel(connection.LabelOwner, i.cfg.Owner), leases.WithExpiration(10*time.Minute))
+	lctx, _, err := vs.client.WithLease(ctx, leases.WithID(key), leases.WithLabel(connection.LabelOwner, vs.cfg.Owner), leases.WithExpiration(10*time.Minute))
 	if err != nil {
 		return nil, connection.Native(err)
 	}
 	var mounts []mount.Mount
 	err = madeLayer(func() (err error) {
-		mounts, err = i.client.SnapshotService(i.cfg.Snapshotter).View(lctx, key, chainID)
+		mounts, err = vs.client.SnapshotService(vs.cfg.Snapshotter).View(lctx, key, chainID)
 		return err
 	})
 	return mounts, err
 }
 
-func (i *Store) removeView(ctx context.Context, key string) {
-	i.removeViewFrom(ctx, i.cfg.Snapshotter, key)
+func (vs *views) removeView(ctx context.Context, key string) {
+	vs.removeViewFrom(ctx, vs.cfg.Snapshotter, key)
 }
 
-func (i *Store) removeViewFrom(ctx context.Context, snapshotter, key string) {
+func (vs *views) removeViewFrom(ctx context.Context, snapshotter, key string) {
 	ctx, cancel := context.WithTimeout(ctx, viewTimeout)
 	defer cancel()
-	defer i.views.Delete(key)
-	if err := i.unviewFrom(ctx, snapshotter, key); err != nil {
-		i.cfg.Logger.Warn("view of an image cannot be removed now, the next sweep does, or containerd once its lease has ended", "view", key, "err", err)
+	defer vs.used.Delete(key)
+	if err := vs.unviewFrom(ctx, snapshotter, key); err != nil {
+		vs.cfg.Logger.Warn("view of an image cannot be removed now, the next sweep does, or containerd once its lease has ended", "view", key, "err", err)
 	}
 }
 
@@ -136,28 +125,28 @@ func withOptions(ms []mount.Mount, options ...string) []mount.Mount {
 	return out
 }
 
-func (i *Store) unview(ctx context.Context, key string) error {
-	return i.unviewFrom(ctx, i.cfg.Snapshotter, key)
+func (vs *views) unview(ctx context.Context, key string) error {
+	return vs.unviewFrom(ctx, vs.cfg.Snapshotter, key)
 }
 
-func (i *Store) unviewFrom(ctx context.Context, snapshotter, key string) error {
-	if err := connection.Native(i.client.SnapshotService(snapshotter).Remove(ctx, key)); err != nil && !errdefs.IsNotFound(err) {
+func (vs *views) unviewFrom(ctx context.Context, snapshotter, key string) error {
+	if err := connection.Native(vs.client.SnapshotService(snapshotter).Remove(ctx, key)); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("remove view %s: %w", key, err)
 	}
-	return i.unlease(ctx, key)
+	return vs.jobs.unlease(ctx, key)
 }
 
 // Sweep removes the views, and the leases of pulls and imports, that are not in use: an earlier
 // berth made them and was killed, or containerd was when they were to be removed. The lease of a
 // pull that was cut off stays for a while, so that the next pull of the same name goes on where it
 // was.
-func (i *Store) Sweep(ctx context.Context) error {
+func (vs *views) Sweep(ctx context.Context) error {
 	ctx = connection.Namespaced(ctx)
 	own := func(prefix string) string {
-		return fmt.Sprintf("id~=^%s,labels.%q==%q", prefix, connection.LabelOwner, i.cfg.Owner)
+		return fmt.Sprintf("id~=^%s,labels.%q==%q", prefix, connection.LabelOwner, vs.cfg.Owner)
 	}
-	gone := i.overdue()
-	all, err := i.client.LeasesService().List(ctx, own(viewPrefix), own(jobPrefix))
+	gone := vs.jobs.overdue()
+	all, err := vs.client.LeasesService().List(ctx, own(viewPrefix), own(jobPrefix))
 	if err != nil {
 		return fmt.Errorf("list leases of images: %w", connection.Native(err))
 	}
@@ -165,22 +154,22 @@ func (i *Store) Sweep(ctx context.Context) error {
 		delete(gone, l.ID)
 	}
 	for key := range gone { // they were deleted, and only the answer was lost
-		i.jobs.Delete(key)
+		vs.jobs.byKey.Delete(key)
 	}
 	var errs []error
 	for _, l := range all {
-		used, remove := &i.views, i.unview
+		used, remove := &vs.used, vs.unview
 		if strings.HasPrefix(l.ID, jobPrefix) {
-			used, remove = &i.jobs, i.unleaseNow
+			used, remove = &vs.jobs.byKey, vs.jobs.unleaseNow
 		}
 		v, known := used.Load(l.ID)
 		_, kept := v.(heldLease)
 		switch {
-		case kept && !i.held(l.ID):
+		case kept && !vs.jobs.held(l.ID):
 		case known:
 			continue
 		case l.Labels[labelPull] != "": // an earlier berth was killed in a pull, or after one that failed
-			i.jobs.Store(l.ID, heldLease{l.Labels[labelPull], "berth ended", time.Now().Add(resumable)})
+			vs.jobs.byKey.Store(l.ID, heldLease{l.Labels[labelPull], "berth ended", time.Now().Add(resumable)})
 			continue
 		}
 		if err := remove(ctx, l.ID); err != nil {
@@ -189,7 +178,7 @@ func (i *Store) Sweep(ctx context.Context) error {
 		}
 		used.Delete(l.ID)
 	}
-	i.swept.Store(true)
-	i.bound(ctx)
+	vs.jobs.swept.Store(true)
+	vs.jobs.bound(ctx)
 	return errors.Join(errs...)
 }

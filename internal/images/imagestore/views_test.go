@@ -82,11 +82,11 @@ func TestAViewWhoseCallerHasGoneLeavesNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		i := &Store{client: connection.Through(client), cfg: Config{Snapshotter: "slow", Logger: slog.New(slog.DiscardHandler)}}
+		i := open(connection.Through(client), Config{Snapshotter: "slow", Logger: slog.New(slog.DiscardHandler)})
 		ctx, cancel := context.WithCancel(t.Context())
 		viewed := make(chan error, 1)
 		go func() {
-			viewed <- i.view(ctx, "chain", func(string) error { return errors.New("nobody waits for this") })
+			viewed <- i.Reader.view(ctx, "chain", func(string) error { return errors.New("nobody waits for this") })
 		}()
 		synctest.Wait()
 		cancel()
@@ -103,7 +103,7 @@ func TestAViewWhoseCallerHasGoneLeavesNothing(t *testing.T) {
 				t.Errorf("view %s is left", key)
 			}
 		}
-		i.views.Range(func(key, _ any) bool { t.Errorf("%v counts as in use", key); return true })
+		i.views.used.Range(func(key, _ any) bool { t.Errorf("%v counts as in use", key); return true })
 	})
 }
 

@@ -31,8 +31,8 @@ const (
 // CopyOut copies directories of the image, each by its path into the directory that it has in dirs.
 // A link in a path is followed within the image only. ErrInvalidArgument says that they are too
 // large together.
-func (i *Store) CopyOut(ctx context.Context, chainID string, dirs map[string]string) error {
-	return i.view(ctx, chainID, func(root string) error { return copyOut(ctx, root, dirs) })
+func (rd *Reader) CopyOut(ctx context.Context, chainID string, dirs map[string]string) error {
+	return rd.view(ctx, chainID, func(root string) error { return copyOut(ctx, root, dirs) })
 }
 
 // copyOut copies directories below root. They are measured first, which they can be because a view

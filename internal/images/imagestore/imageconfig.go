@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package imagestore
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/image-spec/identity"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+const (
+	// maxConfig bounds the part of an image's configuration that is kept in memory, in bytes as it
+	// is written: what a container is run with, and not the history.
+	maxConfig = 1 << 20
+	// maxParsed bounds what is remembered of all configurations together, in bytes.
+	maxParsed = 16 << 20
+)
+
+// checkConfig refuses an image with a configuration that cannot be used before the image has a
+// name.
+func checkConfig(ctx context.Context, cs content.Provider, desc ocispec.Descriptor) error {
+	b, err := content.ReadBlob(ctx, cs, desc)
+	if err == nil {
+		if _, _, err = parseConfig(b); err != nil {
+			err = fmt.Errorf("configuration %s: %w", desc.Digest, err)
+		}
+	}
+	return err
+}
+
+// parseConfig reads an image's configuration. kept is how many bytes of it stay in memory.
+func parseConfig(b []byte) (p parsed, kept int, err error) {
+	var o struct {
+		SchemaVersion int             `json:"schemaVersion"`
+		RootFS        ocispec.RootFS  `json:"rootfs"`
+		Config        json.RawMessage `json:"config"`
+	}
+	if err := json.Unmarshal(b, &o); err != nil {
+		return parsed{}, 0, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	if o.SchemaVersion != 0 { // its digest could be the ID of an artifact or a checkpoint as well
+		return parsed{}, 0, fmt.Errorf("it has a schemaVersion, as a manifest has: %w", errdefs.ErrInvalidArgument)
+	}
+	if len(o.Config) > maxConfig {
+		return parsed{}, 0, fmt.Errorf("what to run has %d bytes, more than %d: %w", len(o.Config), maxConfig, errdefs.ErrInvalidArgument)
+	}
+	if len(o.Config) > 0 {
+		if err := json.Unmarshal(o.Config, &p.config); err != nil {
+			return parsed{}, 0, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+		}
+		if err := checkText(o.Config); err != nil {
+			return parsed{}, 0, err
+		}
+	}
+	p.chainID = identity.ChainID(o.RootFS.DiffIDs).String()
+	return p, len(o.Config), nil
+}

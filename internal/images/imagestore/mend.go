@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package imagestore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/images"
+
+	"berth/internal/base/connection"
+	"berth/internal/images/durable"
+	"berth/internal/images/unpack"
+)
+
+// mend looks at the layers of an image that was pulled or imported, and that were there before, and
+// repairs those that are wrong. With contents set, their files are read; otherwise each layer is
+// looked at once, without that. ErrNotFound says that the blob of a layer that is wrong is missing.
+func (v *Verifier) mend(ctx context.Context, img images.Image, begun time.Time, contents bool) error {
+	if v.layers.keeper == nil || v.cfg.Snapshotter != overlay {
+		return nil
+	}
+	chain, blobs, diffIDs, err := v.names.layersOf(ctx, img)
+	if errors.Is(err, errArtifact) { // laid out from its blobs, and nobody can write to it
+		return nil
+	}
+	if err != nil || len(chain) == 0 {
+		return err
+	}
+	if v.durability.Doubts() > 0 {
+		if err := v.durability.Trust(ctx, overlay, chain[len(chain)-1]); err != nil {
+			return err
+		}
+	}
+	items, err := v.layers.Below(ctx, overlay, chain[len(chain)-1])
+	if err != nil {
+		return err
+	}
+	for n, item := range items {
+		made, err := time.Parse(time.RFC3339Nano, item.Made)
+		if err == nil && made.After(begun) {
+			continue
+		}
+		_, wrong := v.wrong.Load(item)
+		if _, before := v.looked.LoadOrStore(item, nil); before && !contents && !wrong && !v.layers.unsynced(item) {
+			continue
+		}
+		from := source{blob: blobs[n], diffID: diffIDs[n], names: []images.Image{img}}
+		if err := v.lookInto(ctx, item, from, contents || wrong); err != nil {
+			v.looked.Delete(item)
+			return fmt.Errorf("layer %s: %w", item.ID, err)
+		}
+		v.wrong.Delete(item)
+	}
+	return nil
+}
+
+// lookInto compares a layer with its index, and repairs it from the image that has it.
+func (v *Verifier) lookInto(ctx context.Context, item durable.Item, from source, contents bool) error {
+	at, err := v.layers.dirOf(ctx, item)
+	if err != nil {
+		return err
+	}
+	index := unpack.IndexOf(at.dir)
+	var why error
+	if contents {
+		why = unpack.Check(ctx, at.dir, index, false)
+	} else {
+		why = durable.CheckIndex(at.dir, index, false)
+	}
+	wrong := errors.Is(why, durable.ErrWrong)
+	if !wrong && v.layers.unsynced(item) { // it is right in memory, which says nothing
+		why = durable.ErrUnsynced
+	}
+	switch {
+	case wrong, errors.Is(why, durable.ErrUnsynced):
+	case errors.Is(why, durable.ErrNoIndex): // it has none yet
+		return nil
+	default:
+		return why
+	}
+	if _, err := v.client.ContentStore().Info(ctx, from.blob.Digest); err != nil {
+		if !wrong { // it can be read, and is checked after the next unclean boot
+			return nil
+		}
+		return fmt.Errorf("it is wrong, and its blob %s: %w", from.blob.Digest, connection.Native(err))
+	}
+	_, err = v.repair(ctx, item, at, []source{from}, why)
+	return err
+}
+
+// repair unpacks a layer again that nobody doubts. It lacks the mark until it is on the disk.
+func (v *Verifier) repair(ctx context.Context, item durable.Item, at layerDir, from []source, why error) (durable.Outcome, error) {
+	outcome, err := v.repairer.remake(ctx, item, at, from, why)
+	if err == nil && v.cfg.Checked != nil {
+		v.cfg.Checked(item, outcome)
+	}
+	return outcome, err
+}
