@@ -23,7 +23,7 @@ func standard(path string) bool {
 }
 
 func TestPureRoomsImportTheStandardLibraryAlone(t *testing.T) {
-	for _, room := range []string{"internal/base/lane", "internal/base/exit", "internal/base/retry"} {
+	for _, room := range []string{"internal/base/lane", "internal/base/exit", "internal/base/retry", "internal/base/frame"} {
 		for _, f := range rooms(t)[room] {
 			for _, p := range f.imports() {
 				if !standard(p) {
@@ -34,8 +34,8 @@ func TestPureRoomsImportTheStandardLibraryAlone(t *testing.T) {
 	}
 }
 
-// A room on this list can be read, tested and moved by itself. All may use retry, namespace and
-// inroot, each of which is a handful of lines that import nothing of berth.
+// A room on this list can be read, tested and moved by itself. All may use retry, frame, namespace
+// and inroot, each of which is a handful of lines that import nothing of berth.
 func TestRoomsImportNoSibling(t *testing.T) {
 	siblings := map[string][]string{
 		"internal/base/lane":        nil,
@@ -59,7 +59,7 @@ func TestRoomsImportNoSibling(t *testing.T) {
 		"internal/base/inroot":    nil,
 		"internal/engine/shims":   {"berth/internal/host/cgroup", "berth/internal/base/connection", "berth/internal/host/pidfd"},
 	}
-	small := []string{"berth/internal/base/retry", "berth/internal/host/namespace", "berth/internal/base/inroot"}
+	small := []string{"berth/internal/base/retry", "berth/internal/base/frame", "berth/internal/host/namespace", "berth/internal/base/inroot"}
 	for room, allowed := range siblings {
 		for _, f := range rooms(t)[room] {
 			for _, p := range f.imports() {

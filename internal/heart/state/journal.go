@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"io/fs"
 	"os"
@@ -16,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/base/frame"
 	"berth/internal/base/wholefile"
 )
 
@@ -28,14 +28,8 @@ const (
 	// its record counts: a write that a crash cuts off cannot damage a record that was committed
 	// before.
 	blockSize = 4096
-	// headerSize is the length of a record's header: magic, epoch, number, the length of the
-	// payload, and the checksum of all these and the payload.
-	headerSize = 32
-	sumAt      = headerSize - 4
-	magic      = "berthrec"
+	magic     = "berthrec"
 )
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // errFull is returned for a record for which the half that is written has no room left.
 var errFull = errors.New("the half of the journal is full")
@@ -50,6 +44,8 @@ type device interface {
 // epoch tells the records of one use of the journal from those of all earlier ones. It is random,
 // so that nothing in a payload can be taken for a record.
 type epoch [8]byte
+
+func (e epoch) form() frame.Form { return frame.Form{Magic: magic, Epoch: e} }
 
 // journal is a file of records: what was committed and is not in the database yet. Records have
 // consecutive numbers, and lie one behind the other from the beginning of a half. A half is written
@@ -121,7 +117,7 @@ func makeJournal(path string) error {
 // append writes a record and returns nil once it is on disk, [errFull], or an error of the disk,
 // after which the record may or may not be there.
 func (j *journal) append(number uint64, payload []byte) error {
-	n := (headerSize + len(payload) + blockSize - 1) / blockSize * blockSize
+	n := inBlocks(frame.Header + len(payload))
 	if int64(n) > halfSize-j.at {
 		return errFull
 	}
@@ -129,12 +125,7 @@ func (j *journal) append(number uint64, payload []byte) error {
 		j.buf = make([]byte, n)
 	}
 	b := j.buf[:n]
-	copy(b, magic)
-	copy(b[8:], j.epoch[:])
-	little.PutUint64(b[16:], number)
-	little.PutUint32(b[24:], uint32(len(payload))) //nolint:gosec // less than the journal
-	clear(b[headerSize+copy(b[headerSize:], payload):])
-	little.PutUint32(b[sumAt:], checksum(b, len(payload)))
+	clear(b[len(j.epoch.form().Append(b[:0], number, payload)):])
 	if _, err := j.WriteAt(b, j.half*halfSize+j.at); err != nil {
 		return err
 	}
@@ -145,10 +136,8 @@ func (j *journal) append(number uint64, payload []byte) error {
 // turn goes on at the beginning of the other half, whose records are all in the database.
 func (j *journal) turn() { j.half, j.at = 1-j.half, 0 }
 
-// checksum returns that of the record at the beginning of b.
-func checksum(b []byte, payload int) uint32 {
-	return crc32.Update(crc32.Checksum(b[:sumAt], castagnoli), castagnoli, b[headerSize:headerSize+payload])
-}
+// inBlocks rounds a length up to whole blocks.
+func inBlocks(n int) int { return (n + blockSize - 1) / blockSize * blockSize }
 
 // record is one record of a journal.
 type record struct {
@@ -161,20 +150,8 @@ type record struct {
 // recordAt returns the record at a place in b. It reports false when there is no whole one of this
 // epoch.
 func (e epoch) recordAt(b []byte, at int64) (record, bool) {
-	b = b[at:]
-	if len(b) < headerSize || string(b[:8]) != magic || epoch(b[8:16]) != e {
-		return record{}, false
-	}
-	n := int64(little.Uint32(b[24:]))
-	if n > int64(len(b)-headerSize) || little.Uint32(b[sumAt:]) != checksum(b, int(n)) {
-		return record{}, false
-	}
-	return record{
-		number:  little.Uint64(b[16:]),
-		payload: b[headerSize : headerSize+n],
-		at:      at,
-		blocks:  (headerSize + n + blockSize - 1) / blockSize * blockSize,
-	}, true
+	number, payload, ok := e.form().Read(b[at:])
+	return record{number, payload, at, int64(inBlocks(frame.Header + len(payload)))}, ok
 }
 
 // mendAt puts right one bit of what lies at a place in b, if that makes it a record of which each
@@ -188,20 +165,20 @@ func (e epoch) mendAt(b []byte, at int64) (r record, ok bool) {
 		r, ok = e.recordAt(b, at)
 		return ok && r.isSealed()
 	}
-	if flipped(b[at:at+headerSize], whole) {
+	if flipped(b[at:at+frame.Header], whole) {
 		return r, true
 	}
-	n := int(little.Uint32(b[at+24:]))
-	if n > len(b)-int(at)-headerSize {
-		return record{}, false
-	}
-	wrong := checksum(b[at:], n) ^ little.Uint32(b[at+sumAt:])
-	if i, bit, found := flippedBy(wrong, n); found {
-		b[int(at)+headerSize+i] ^= bit
-		if whole() {
+	if n, ok := frame.Length(b[at:]); ok && n <= len(b)-int(at) {
+		wrong := frame.Sum(b[at:int(at)+n]) ^ little.Uint32(b[at+frame.SumAt:])
+		i, bit, found := flippedBy(wrong, n-frame.Header)
+		if !found {
+			return record{}, false
+		}
+		flip := &b[int(at)+frame.Header+i]
+		if *flip ^= bit; whole() {
 			return r, true
 		}
-		b[int(at)+headerSize+i] ^= bit
+		*flip ^= bit
 	}
 	return record{}, false
 }

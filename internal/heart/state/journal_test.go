@@ -16,6 +16,8 @@ import (
 
 	"go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/base/frame"
 )
 
 // memory is a device in memory.
@@ -73,7 +75,7 @@ func TestPowerIsCutWhileARecordIsWritten(t *testing.T) {
 		if err := j.append(folded+2, payload); err != nil {
 			t.Fatal(err)
 		}
-		for n := 0; n <= int(j.at-at); n += 1 + n/headerSize {
+		for n := 0; n <= int(j.at-at); n += 1 + n/frame.Header {
 			for name, written := range map[string][2]int64{"up to": {at, at + int64(n)}, "from": {at + int64(n), j.at}} {
 				torn := memory(bytes.Clone(before))
 				copy(torn[written[0]:written[1]], m[written[0]:written[1]])

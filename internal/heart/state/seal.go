@@ -12,6 +12,7 @@ import (
 	"strconv"
 
 	"berth/internal/base/exit"
+	"berth/internal/base/frame"
 )
 
 // A value ends with a field that no type of a record has: the checksum of its kind and key, and of
@@ -31,9 +32,9 @@ func seal(kind Kind, key string, b []byte) []byte {
 }
 
 func sum(kind Kind, key string, b []byte) uint32 {
-	n := crc32.Checksum([]byte(kind), castagnoli)
-	n = crc32.Update(n, castagnoli, append([]byte(key), 0)) // the border is a part of it
-	return crc32.Update(n, castagnoli, b)
+	n := crc32.Checksum([]byte(kind), frame.Castagnoli)
+	n = crc32.Update(n, frame.Castagnoli, append([]byte(key), 0)) // the border is a part of it
+	return crc32.Update(n, frame.Castagnoli, b)
 }
 
 // isSealed reports whether a value has a checksum, right or wrong.
@@ -116,14 +117,14 @@ func (it *item) cut() bool {
 func flippedBy(change uint32, length int) (at int, bit byte, ok bool) {
 	var by [8]uint32
 	for i := range by {
-		by[i] = castagnoli[1<<i]
+		by[i] = frame.Castagnoli[1<<i]
 	}
 	for at = length - 1; at >= 0; at-- {
 		for i := range by {
 			if by[i] == change {
 				return at, 1 << i, true
 			}
-			by[i] = castagnoli[byte(by[i])] ^ by[i]>>8
+			by[i] = frame.Castagnoli[byte(by[i])] ^ by[i]>>8
 		}
 	}
 	return 0, 0, false

@@ -41,7 +41,7 @@
 //	recorder.go  Recorder: entries come in, and become numbered items
 //	writer.go    the goroutine that writes, syncs and drops
 //	ring.go      the segments on the disk
-//	frame.go     one record: header, checksum, payload
+//	frame.go     the payload of a record
 //	index.go     what belongs to which ID and name
 //	crash.go     series of crashes, and the last that was seen of a container
 //	answer.go    questions, and entries in words
@@ -50,9 +50,8 @@
 //
 // # On disk
 //
-// A segment is a file NUMBER.rec, written from its beginning to its end and never again. A record
-// has a header as that of package state's journal: magic, epoch, number, length, checksum. It is not
-// aligned to blocks, since no sync belongs to it. The first record of a segment has the number of
+// A segment is a file NUMBER.rec, written from its beginning to its end and never again. Its records
+// are those of package frame. They are not aligned to blocks, since no sync belongs to each. The first record of a segment has the number of
 // the format and no entry. Each segment has an epoch of its own, a random one: what a power cut
 // uncovers of a file that was deleted is not taken for a record.
 //

@@ -3,75 +3,20 @@
 package recorder
 
 import (
-	"encoding/binary"
 	"encoding/json"
-	"hash/crc32"
 
 	"berth/internal/base/event"
+	"berth/internal/base/frame"
 )
 
+// magic begins each record, and maxPayload bounds the length that is believed of a header.
 const (
-	magic = "berthent"
-	// headerSize is the length of a record's header: magic, epoch, number, the length of the
-	// payload, and the checksum of all these and the payload.
-	headerSize = 32
-	sumAt      = headerSize - 4
-	// maxPayload bounds what is believed of the length in a header.
+	magic      = "berthent"
 	maxPayload = 1 << 20
 )
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-// epoch tells the records of one segment from those of all others.
-type epoch [8]byte
-
-// frame appends a record to b.
-func (e epoch) frame(b []byte, number uint64, payload []byte) []byte {
-	at := len(b)
-	b = append(b, magic...)
-	b = append(b, e[:]...)
-	b = binary.LittleEndian.AppendUint64(b, number)
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(payload))) //nolint:gosec // at most maxPayload
-	sum := crc32.Update(crc32.Checksum(b[at:], castagnoli), castagnoli, payload)
-	b = binary.LittleEndian.AppendUint32(b, sum)
-	return append(b, payload...)
-}
-
-// epochOf returns the epoch of the record at the beginning of b.
-func epochOf(b []byte) (e epoch) {
-	if len(b) >= headerSize {
-		e = epoch(b[8:16])
-	}
-	return e
-}
-
-// unframe returns the record at the beginning of b, and its length. It reports false if there is no
-// whole one of this epoch. The payload is a part of b.
-func (e epoch) unframe(b []byte) (number uint64, payload []byte, length int, ok bool) {
-	if len(b) < headerSize || string(b[:8]) != magic || epochOf(b) != e {
-		return 0, nil, 0, false
-	}
-	n := int(binary.LittleEndian.Uint32(b[24:]))
-	if n > maxPayload || n > len(b)-headerSize {
-		return 0, nil, 0, false
-	}
-	payload = b[headerSize : headerSize+n]
-	if binary.LittleEndian.Uint32(b[sumAt:]) != crc32.Update(crc32.Checksum(b[:sumAt], castagnoli), castagnoli, payload) {
-		return 0, nil, 0, false
-	}
-	return binary.LittleEndian.Uint64(b[16:]), payload, headerSize + n, true
-}
-
-// lengthOf returns how long the record is that begins with b, by its header; 0 if that is not known.
-func lengthOf(b []byte) int {
-	if len(b) < headerSize {
-		return 0
-	}
-	if n := int(binary.LittleEndian.Uint32(b[24:])); n <= maxPayload {
-		return headerSize + n
-	}
-	return 0
-}
+// formOf returns the form of the records in a segment that begins with b.
+func formOf(b []byte) frame.Form { return frame.Form{Magic: magic, Epoch: frame.EpochOf(b)} }
 
 // format is the number of the layout of segments, and of payloads. A segment of a later format is
 // not read, and dropped in its turn.

@@ -6,14 +6,16 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"berth/internal/base/frame"
 )
 
-// A segment of the history that is damaged is read up to the damage, and no further: a record has the
-// checksum that it was written with.
+// A segment of the history that is damaged is read round the damage: a record has the checksum that it
+// was written with.
 func FuzzSegment(f *testing.F) {
-	var e epoch
-	whole := e.frame(nil, 1, []byte(`{"format":1}`))
-	whole = e.frame(whole, 1, []byte(`{"entry":{}}`))
+	form := frame.Form{Magic: magic}
+	whole := form.Append(nil, 1, []byte(`{"format":1}`))
+	whole = form.Append(whole, 1, []byte(`{"entry":{}}`))
 	f.Add(whole)
 	f.Add(whole[:len(whole)-3])
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -23,7 +25,7 @@ func FuzzSegment(f *testing.F) {
 		}
 		s := &segment{path: path, first: 1}
 		read := 0
-		err := s.scan(func(_ uint64, payload []byte) { read += headerSize + len(payload) })
+		err := s.scan(func(_ uint64, payload []byte) { read += frame.Header + len(payload) })
 		if err == nil && !s.whole || read > len(b) {
 			t.Errorf("%d bytes are read of %d: %v", read, len(b), err)
 		}

@@ -3,6 +3,7 @@
 package recorder
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"berth/internal/base/frame"
 )
 
 const (
@@ -25,6 +28,8 @@ const (
 	suffix     = ".rec"
 	// maxRecords bounds what is believed of the numbers in a segment.
 	maxRecords = 1 << 24
+	// maxOpening bounds how far a bit of an opening is looked for.
+	maxOpening = 64
 )
 
 // ring is the segments on the disk. One goroutine writes; what it changes is guarded by mu, which is
@@ -44,7 +49,7 @@ type ring struct {
 // segment is a file of records with ascending numbers.
 type segment struct {
 	path    string
-	epoch   epoch
+	form    frame.Form
 	first   uint64    // the number of the first record with an entry is this one, or higher
 	bytes   int64     // how much of the file has whole records
 	began   time.Time // of the first entry
@@ -102,7 +107,7 @@ func (g *ring) next() uint64 {
 		return last.first + uint64(len(last.offsets))
 	}
 	// No more records can be in what was not read of it.
-	return last.first + uint64(max(last.bytes, g.size))/headerSize + uint64(len(last.offsets)) + 1 //nolint:gosec // a size
+	return last.first + uint64(max(last.bytes, g.size))/frame.Header + uint64(len(last.offsets)) + 1 //nolint:gosec // a size
 }
 
 // writes returns which segment is written, by its first number; 0 if the next write makes one.
@@ -140,7 +145,7 @@ func (g *ring) learn(s, read *segment) {
 		s.began = read.began
 	}
 	if len(s.offsets) == 0 {
-		s.epoch, s.offsets = read.epoch, read.offsets
+		s.form, s.offsets = read.form, read.offsets
 		if !read.newest.IsZero() {
 			s.newest = read.newest
 		}
@@ -157,28 +162,58 @@ func (s *segment) scan(each func(number uint64, payload []byte)) error {
 	if err != nil {
 		return err
 	}
-	s.epoch, s.offsets, s.whole = epochOf(b), nil, false
-	_, payload, at, ok := s.epoch.unframe(b)
-	var o opening
-	switch {
-	case !ok:
-		return errors.New("its beginning is damaged")
-	case json.Unmarshal(payload, &o) != nil || o.Format != format:
-		return errFormat
+	s.offsets, s.whole = nil, false
+	at, err := s.begin(b)
+	if err != nil {
+		return err
 	}
+	damaged, mark := 0, append([]byte(magic), s.form.Epoch[:]...)
 	for at < len(b) {
-		number, payload, length, ok := s.epoch.unframe(b[at:])
+		number, payload, ok := s.form.Read(b[at:])
 		if !ok || number < s.first+uint64(len(s.offsets)) || number-s.first > maxRecords {
-			return fmt.Errorf("%d bytes at its end are torn or damaged", len(b)-at)
+			next := bytes.Index(b[at+1:], mark) + 1
+			if next == 0 {
+				next = len(b) - at
+			}
+			damaged, at = damaged+next, at+next
+			continue
 		}
 		s.place(number, int64(at))
 		if each != nil {
 			each(number, payload)
 		}
-		at += length
+		at += frame.Header + len(payload)
 	}
-	s.bytes, s.whole = int64(at), true
+	s.bytes, s.whole = int64(at), damaged == 0
+	if damaged > 0 {
+		return fmt.Errorf("%d of its %d bytes are torn or damaged", damaged, len(b))
+	}
 	return nil
+}
+
+// begin reads the opening of a segment, in which it puts right one bit, and returns its length.
+func (s *segment) begin(b []byte) (length int, err error) {
+	read := func() bool {
+		s.form = formOf(b)
+		_, payload, ok := s.form.Read(b)
+		length = frame.Header + len(payload)
+		var o opening
+		if err = nil; json.Unmarshal(payload, &o) != nil || o.Format != format {
+			err = errFormat
+		}
+		return ok
+	}
+	if read() {
+		return length, err
+	}
+	for bit := range 8 * min(maxOpening, len(b)) {
+		b[bit/8] ^= 1 << (bit % 8)
+		if read() {
+			return length, err
+		}
+		b[bit/8] ^= 1 << (bit % 8)
+	}
+	return 0, errors.New("its beginning is damaged")
 }
 
 // place notes where a record is.
@@ -206,7 +241,7 @@ func (g *ring) append(items []item, maxAge time.Duration) (turned bool, err erro
 	offsets := make([]int64, 0, len(items))
 	for _, it := range items {
 		offsets = append(offsets, s.bytes+int64(len(b)))
-		b = s.epoch.frame(b, it.number, it.payload)
+		b = s.form.Append(b, it.number, it.payload)
 	}
 	if _, err := g.file.WriteAt(b, s.bytes); err != nil {
 		return turned, err // the next write begins at the same place
@@ -237,12 +272,13 @@ func (g *ring) turn(first uint64) (*segment, error) {
 		return nil, err
 	}
 	s := &segment{path: filepath.Join(g.dir, fmt.Sprintf("%020d%s", first, suffix)), first: first, whole: true}
-	_, _ = rand.Read(s.epoch[:]) // never fails
+	s.form.Magic = magic
+	_, _ = rand.Read(s.form.Epoch[:]) // never fails
 	head, err := json.Marshal(opening{format})
 	if err != nil {
 		return nil, err
 	}
-	b := s.epoch.frame(nil, first, head)
+	b := s.form.Append(nil, first, head)
 	f, err := os.OpenFile(s.path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return nil, err
@@ -325,7 +361,7 @@ func (g *ring) close() error {
 // span is where a record is.
 type span struct {
 	path   string
-	epoch  epoch
+	form   frame.Form
 	number uint64
 	at     int64
 }
@@ -352,7 +388,7 @@ func (g *ring) find(numbers []uint64) (spans []span) {
 		}
 		s := g.list[i]
 		if k := n - s.first; k < uint64(len(s.offsets)) && s.offsets[k] != 0 {
-			spans = append(spans, span{s.path, s.epoch, n, int64(s.offsets[k])})
+			spans = append(spans, span{s.path, s.form, n, int64(s.offsets[k])})
 		}
 	}
 	return spans
@@ -376,11 +412,11 @@ func read(spans []span) map[uint64][]byte {
 		}
 		b := make([]byte, 1024) // most records are shorter
 		n, _ := f.ReadAt(b, s.at)
-		if want := lengthOf(b[:n]); want > n {
+		if want, ok := frame.Length(b[:n]); ok && want > n && want <= frame.Header+maxPayload {
 			b = make([]byte, want)
 			n, _ = f.ReadAt(b, s.at)
 		}
-		if number, payload, _, ok := s.epoch.unframe(b[:n]); ok && number == s.number {
+		if number, payload, ok := s.form.Read(b[:n]); ok && number == s.number {
 			found[number] = payload
 		}
 	}
