@@ -153,7 +153,7 @@ func (i images) Files(ctx context.Context, img pod.Image) (passwd, group []byte,
 }
 
 // Name returns what the status of a container shows as its image.
-func (i images) Name(id string) string { return i.s.Name(id) }
+func (i images) Name(id, asked string) string { return i.s.Name(id, asked) }
 
 // Unpack makes the snapshots of an image that is there without them.
 func (i images) Unpack(ctx context.Context, img pod.Image) error {

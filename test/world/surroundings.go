@@ -453,7 +453,7 @@ func (i library) Resolve(ref string) (pod.Image, error) {
 	}, nil
 }
 
-func (library) Name(string) string { return Image }
+func (library) Name(string, string) string { return Image }
 
 func (i library) Pull(ctx context.Context, ref string) (pod.Image, error) {
 	if err := i.w.do(ctx, i.l, "pull", ref, func() error { i.w.remote = i.w.remote || ref == Remote; return nil }); err != nil {

@@ -446,9 +446,9 @@ type Images interface {
 	Pull(ctx context.Context, ref string) (Image, error)
 	// PullFor does the same for a pod. ErrPermissionDenied: the policy does not let the image in.
 	PullFor(ctx context.Context, pod *runtimeapi.PodSandboxMetadata, ref string) (Image, error)
-	// Name is how people call the image of an ID now: its first tag, else its digest reference; ""
-	// if the node has no such image any more. It reads memory alone.
-	Name(id string) string
+	// Name is how people call the image of an ID now: the name that was asked for, if it is one of the
+	// image, else its first tag, else its digest reference, else the ID. It reads memory alone.
+	Name(id, asked string) string
 	// Files returns the image's /etc/passwd and /etc/group.
 	Files(ctx context.Context, img Image) (passwd, group []byte, err error)
 	// Unpack makes the snapshots of an image that is on this node without them: it was fetched by

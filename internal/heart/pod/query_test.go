@@ -21,7 +21,7 @@ type named struct {
 	name atomic.Value
 }
 
-func (n *named) Name(string) string { return n.name.Load().(string) }
+func (n *named) Name(string, string) string { return n.name.Load().(string) }
 
 // A container's image is reported by the name that it has now, whatever the kubelet asked by, which
 // is an ID. Pods showed sha256:..., and who waited for a changed image waited for ever.

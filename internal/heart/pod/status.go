@@ -3,6 +3,7 @@
 package pod
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -82,11 +83,11 @@ func (s *statuses) sandboxItem(u *unit) *runtimeapi.PodSandbox {
 	return item
 }
 
-// image returns the image of a container for people: by its name as the node has it now, not as it
-// was asked for. The kubelet asks by ID, and users see this.
+// image returns the image of a container for people: by a name that it has on the node now. The
+// kubelet asks by ID, and users see this.
 func (s *statuses) image(ct *state.Container) *runtimeapi.ImageSpec {
 	asked := ct.Config.GetImage()
-	name := s.images.Name(ct.ImageID)
+	name := s.images.Name(ct.ImageID, cmp.Or(asked.GetUserSpecifiedImage(), asked.GetImage()))
 	if name == "" && ct.Checkpoint != nil {
 		name = ct.Checkpoint.Image // and not the path of the archive
 	}

@@ -156,7 +156,7 @@ func TestAWrongNameIsNotUsed(t *testing.T) {
 		}
 	}
 	i, err := s.Resolve(imageID)
-	if err != nil || len(i.Tags)+len(i.Digests) != 0 || i.Pinned || i.Ref() != imageID || s.Name(imageID) != imageID {
+	if err != nil || len(i.Tags)+len(i.Digests) != 0 || i.Pinned || i.Ref() != imageID || s.Name(imageID, imageID) != imageID {
 		t.Errorf("%+v %v", i, err)
 	}
 	try(t, s.Remove(t.Context(), imageID))

@@ -53,16 +53,23 @@ func (s *Service) Resolve(ref string) (Image, error) {
 	}
 }
 
-// Name returns the name that the status of a container shows for the image with an ID: the image's
-// first tag, else its first repo digest, else, when the image has no name any more, the ID. It is
-// asked at each status, so that a tag that was moved to another image is no longer shown.
-func (s *Service) Name(id string) string {
+// Name returns the name that the status of a container shows for the image with an ID: the one that
+// its user asked for, if it is a name of the image, else the image's first tag, else its first repo
+// digest, else, when the image has no name any more, the ID. It is asked at each status, so that a tag
+// that was moved to another image is no longer shown.
+func (s *Service) Name(id, asked string) string {
 	s.mu.RLock()
-	defer s.mu.RUnlock()
-	if i, ok := s.mu.index.byID[id]; ok {
-		return i.Title()
+	i, ok := s.mu.index.byID[id]
+	s.mu.RUnlock()
+	switch {
+	case !ok:
+		return id
+	case len(i.Tags)+len(i.Digests) > 1: // else there is nothing to choose, nor to parse
+		if name, err := Normalize(asked); err == nil && (slices.Contains(i.Tags, name) || slices.Contains(i.Digests, name)) {
+			return name
+		}
 	}
-	return id
+	return i.Title()
 }
 
 // Normalize completes a reference as users write it: busybox is docker.io/library/busybox:latest.

@@ -16,15 +16,21 @@ var oneDigest = "docker.io/library/one@" + manifestID.String()
 
 // A pod showed an image ID as its image, and whoever waited for a changed image waited for ever. A
 // tag that was moved to another image does not name the first one any more.
-func TestAnImageIsNamedByItsFirstTagElseItsDigestElseItsID(t *testing.T) {
+//
+// A container that was created as one:v2 was shown as one:latest, which its image is called as well.
+func TestAnImageIsNamedAsItWasAskedForElseByItsFirstTagElseItsDigestElseItsID(t *testing.T) {
 	f := newFake()
 	s := New(f, Config{Logger: slog.New(slog.DiscardHandler)})
 	other := "sha256:" + strings.Repeat("b", 64)
-	expect := func(when, id, want string) {
+	named := func(when, id, asked, want string) {
 		t.Helper()
-		if got := s.Name(id); got != want {
+		if got := s.Name(id, asked); got != want {
 			t.Errorf("%s: %q, want %q", when, got, want)
 		}
+	}
+	expect := func(when, id, want string) {
+		t.Helper()
+		named(when, id, imageID, want)
 	}
 	set := func(name, id string) {
 		t.Helper()
@@ -44,6 +50,9 @@ func TestAnImageIsNamedByItsFirstTagElseItsDigestElseItsID(t *testing.T) {
 	set(oneTag, imageID)
 	set("docker.io/library/one:v2", imageID)
 	expect("two tags", imageID, oneTag)
+	named("two tags, asked for by the other", imageID, "one:v2", "docker.io/library/one:v2")
+	named("asked for by the digest", imageID, oneDigest, oneDigest)
+	named("asked for by a name of another image", imageID, "two:v2", oneTag)
 	set(other, other)
 	set(oneTag, other)
 	expect("the tag was moved", imageID, "docker.io/library/one:v2")
