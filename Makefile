@@ -61,7 +61,7 @@ PKG ?= ./...
 # The packages whose tests need root, because they make namespaces, mounts and cgroups, or read
 # what the kernel shows to root alone. Every other package is a unit test: it runs as any user,
 # without downloads.
-HOST := internal/host/cgroup internal/engine/ctrd internal/daemon internal/engine/embed internal/images/imagestore internal/host/logs \
+HOST := internal/host/cgroup internal/engine/ctrd internal/daemon internal/engine/embed internal/engine/layers internal/images/imagestore internal/host/logs \
   internal/host/network internal/host/pidfd internal/host/pins internal/host/podfiles internal/engine/shims test/testimage \
   test/e2e test/exec test/fault test/node test/powercut
 

@@ -90,8 +90,8 @@ func importers(t *testing.T, paths, allowed []string, why string) {
 func TestContainerdIsImportedByItsAdapterAlone(t *testing.T) {
 	importers(t,
 		[]string{containerd + "/client", containerd + "/core", containerd + "/cmd", containerd + "/plugins"},
-		[]string{"internal/engine/aside", "internal/base/connection", "internal/engine/ctrd", "internal/engine/embed", "internal/images/imagestore", "internal/images/unpack", "test/world", "test/bench"}, // test/world fakes containerd, test/bench starts it
-		"only connection, ctrd, imagestore, embed, aside and unpack know containerd, and translate its errors")
+		[]string{"internal/engine/aside", "internal/base/connection", "internal/engine/ctrd", "internal/engine/embed", "internal/engine/layers", "internal/images/imagestore", "internal/images/unpack", "test/world", "test/bench"}, // test/world fakes containerd, test/bench starts it
+		"only connection, ctrd, layers, imagestore, embed, aside and unpack know containerd, and translate its errors")
 }
 
 func TestGRPCIsImportedByFewRooms(t *testing.T) {
@@ -125,12 +125,12 @@ func TestCRIMessagesStayOutOfTheRoomsBelow(t *testing.T) {
 func TestFewRoomsMount(t *testing.T) {
 	mounting := []string{"Mount", "Unmount", "MountSetattr", "MoveMount", "Fsmount", "OpenTree", "PivotRoot"}
 	for _, f := range source(t) {
-		if f.test || inside(f.room, "internal/host/podfiles", "internal/host/pins", "internal/host/namespace", "internal/engine/shims", "internal/images/imagestore", "internal/host/cgroup", "internal/serve/join", "tools/rootless", "test") {
+		if f.test || inside(f.room, "internal/host/podfiles", "internal/host/pins", "internal/host/namespace", "internal/engine/shims", "internal/engine/layers", "internal/images/imagestore", "internal/host/cgroup", "internal/serve/join", "tools/rootless", "test") {
 			continue
 		}
 		ast.Inspect(f.ast, func(n ast.Node) bool {
 			if pkg, name := calls(n); (pkg == "unix" || pkg == "syscall") && slices.Contains(mounting, name) {
-				t.Errorf("%s calls %s.%s: only podfiles, pins, namespace, shims, imagestore, cgroup, join and rootless mount", at(n), pkg, name)
+				t.Errorf("%s calls %s.%s: only podfiles, pins, namespace, shims, layers, imagestore, cgroup, join and rootless mount", at(n), pkg, name)
 			}
 			return true
 		})

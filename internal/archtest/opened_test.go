@@ -79,6 +79,7 @@ func TestEachRoomThatOpensFilesKnowsWhoMakesThem(t *testing.T) {
 		"internal/engine/aside":     {"shims of berth's containerd, as root"},
 		"internal/engine/ctrd":      {"the OCI runtime, in a directory of berth's own"},
 		"internal/engine/embed":     {own},
+		"internal/engine/layers":    {own},
 		"internal/engine/shims":     {own, kernel, "shims of berth's containerd, as root"},
 		"internal/heart/pod":        {root, "the kubelet: profiles of seccomp"},
 		"internal/heart/state":      {own},

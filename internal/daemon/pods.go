@@ -8,13 +8,13 @@ import (
 	"time"
 
 	"berth/internal/base/config"
+	"berth/internal/engine/layers"
 	"berth/internal/engine/probe"
 	"berth/internal/heart/pod"
 	"berth/internal/host/cdi"
 	"berth/internal/host/cgroup"
 	"berth/internal/host/pins"
 	"berth/internal/host/podfiles"
-	"berth/internal/images/imagestore"
 	"berth/internal/serve/checkpoint"
 	"berth/internal/serve/stats"
 )
@@ -26,7 +26,7 @@ func (d *daemon) openProbe() error {
 		Snapshotter:       d.cfg.Containerd.Snapshotter,
 		RecursiveReadOnly: d.host.RecursiveReadOnly,
 		MapsOwners: func(ctx context.Context, snapshotter string) (bool, error) {
-			return imagestore.MapsOwners(ctx, d.conn, snapshotter)
+			return layers.MapsOwners(ctx, d.conn, snapshotter)
 		},
 		SandboxShim: d.ctrd.SandboxShim,
 		Logger:      d.log.Logger,

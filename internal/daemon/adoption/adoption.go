@@ -15,10 +15,10 @@ import (
 	"berth/internal/base/connection"
 	"berth/internal/engine/adopt"
 	"berth/internal/engine/ctrd"
+	"berth/internal/engine/layers"
 	"berth/internal/heart/state"
 	"berth/internal/host/pidfd"
 	"berth/internal/host/podfiles"
-	"berth/internal/images/imagestore"
 )
 
 // Run takes over the pods of containerd's CRI plug-in, or gives them back, as the request says. Errors
@@ -48,7 +48,7 @@ func run(ctx context.Context, cfg config.Config, r adopt.Request, patience time.
 		files:    podfiles.New(cfg.Root, cfg.State),
 		patience: patience,
 		shifts: func(ctx context.Context, snapshotter string) (bool, error) {
-			return imagestore.MapsOwners(connection.Asking(ctx), conn, snapshotter)
+			return layers.MapsOwners(connection.Asking(ctx), conn, snapshotter)
 		},
 	}
 	if err := n.reach(ctx); err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 
 	"berth/internal/base/connection"
+	"berth/internal/engine/layers"
 	"berth/internal/engine/shims"
-	"berth/internal/images/imagestore"
 )
 
 // Config is what the adapter needs to know.
@@ -32,18 +32,18 @@ type Config struct {
 	Runs func(id string) bool
 	// Shims are those of the node.
 	Shims *shims.Shims
-	// UnsyncedLayers is Unsynced of [imagestore.LayersConfig].
+	// UnsyncedLayers is Unsynced of [layers.Config].
 	UnsyncedLayers bool
-	// Trust is that of [imagestore.LayersConfig].
+	// Trust is that of [layers.Config].
 	Trust func(ctx context.Context, snapshotter, chainID string) error
-	// Measured is that of [imagestore.LayersConfig].
+	// Measured is that of [layers.Config].
 	Measured func(snapshotter, key string, usage snapshots.Usage, took time.Duration)
 	Logger   *slog.Logger
 }
 
 // Containerd is the adapter. Its methods may be called from any goroutine.
 type Containerd struct {
-	*imagestore.Layers
+	*layers.Layers
 	client       *connection.Connection
 	owner        string
 	snapshotters []string
@@ -69,7 +69,7 @@ type Containerd struct {
 // New makes the adapter on a connection, which the caller closes.
 func New(conn *connection.Connection, cfg Config) *Containerd {
 	c := &Containerd{
-		Layers: imagestore.NewLayers(conn, imagestore.LayersConfig{
+		Layers: layers.New(conn, layers.Config{
 			Owner:    cfg.Owner,
 			Unsynced: cfg.UnsyncedLayers,
 			Trust:    cfg.Trust,

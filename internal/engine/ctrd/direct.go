@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/base/connection"
+	"berth/internal/base/execproc"
 	"berth/internal/engine/aside"
-	"berth/internal/serve/stream"
 )
 
 // Shim says how the shim of a container is reached without containerd: by the socket that containerd
@@ -27,30 +27,30 @@ import (
 // promised, which makes this a trick: it relies on the shim's API of tasks, which is the same for every
 // client, and on the file of the bundle. berth's setting streams.keep turns it off. Delete when
 // containerd outlives berth, or lets a client go on waiting for a process without it.
-func (c *Containerd) Shim(ctx context.Context, container string) (stream.Shim, error) {
+func (c *Containerd) Shim(ctx context.Context, container string) (execproc.Shim, error) {
 	if err := reachable(ctx, c, container); err != nil {
-		return stream.Shim{}, fmt.Errorf("find the shim of container %s: %w", container, err)
+		return execproc.Shim{}, fmt.Errorf("find the shim of container %s: %w", container, err)
 	}
 	bundle := c.shims.Bundle(container)
 	if bundle == "" {
-		return stream.Shim{}, fmt.Errorf("find the shim of container %s: its bundle is not where berth looks: %w", container, errdefs.ErrNotFound)
+		return execproc.Shim{}, fmt.Errorf("find the shim of container %s: its bundle is not where berth looks: %w", container, errdefs.ErrNotFound)
 	}
 	b, err := aside.Bootstrap(bundle)
 	if err != nil {
-		return stream.Shim{}, fmt.Errorf("find the shim of container %s: %w", container, err)
+		return execproc.Shim{}, fmt.Errorf("find the shim of container %s: %w", container, err)
 	}
 	path, ok := strings.CutPrefix(b.GetAddress(), "unix://")
 	if !ok || b.GetProtocol() != "ttrpc" {
-		return stream.Shim{}, fmt.Errorf("find the shim of container %s: it speaks %s at %s, and not ttrpc on a Unix socket: %w",
+		return execproc.Shim{}, fmt.Errorf("find the shim of container %s: it speaks %s at %s, and not ttrpc on a Unix socket: %w",
 			container, b.GetProtocol(), b.GetAddress(), errdefs.ErrNotImplemented)
 	}
-	return stream.Shim{Address: path, Version: int(b.GetVersion())}, nil
+	return execproc.Shim{Address: path, Version: int(b.GetVersion())}, nil
 }
 
 // Direct speaks with one shim about exec processes. Its methods may be called from any goroutine. A
 // shim that has ended has no processes: that is ErrNotFound.
 type Direct struct {
-	shim stream.Shim
+	shim execproc.Shim
 
 	mu     sync.Mutex
 	client *ttrpc.Client // nil: not connected
@@ -58,7 +58,7 @@ type Direct struct {
 }
 
 // NewDirect returns what speaks with a shim. It connects when it is used first. The caller closes it.
-func NewDirect(shim stream.Shim) *Direct { return &Direct{shim: shim} }
+func NewDirect(shim execproc.Shim) *Direct { return &Direct{shim: shim} }
 
 // Close ends the connection.
 func (d *Direct) Close() {
@@ -96,7 +96,7 @@ func (d *Direct) connect(ctx context.Context, broken *ttrpc.Client) (*ttrpc.Clie
 }
 
 // tell makes a call to the shim, and makes it again on another connection if the first one breaks.
-func (d *Direct) tell(ctx context.Context, key stream.Key, verb string, f func(ctx context.Context, t runtimev2.TaskServiceClient) error) error {
+func (d *Direct) tell(ctx context.Context, key execproc.Key, verb string, f func(ctx context.Context, t runtimev2.TaskServiceClient) error) error {
 	ctx = connection.Namespaced(ctx)
 	var broken *ttrpc.Client
 	for again := 0; ; again++ {
@@ -119,7 +119,7 @@ func (d *Direct) tell(ctx context.Context, key stream.Key, verb string, f func(c
 }
 
 // WaitExec returns when an exec process has ended, with its exit code.
-func (d *Direct) WaitExec(ctx context.Context, key stream.Key) (code uint32, err error) {
+func (d *Direct) WaitExec(ctx context.Context, key execproc.Key) (code uint32, err error) {
 	err = d.tell(ctx, key, "wait for", func(ctx context.Context, t runtimev2.TaskServiceClient) error {
 		r, err := t.Wait(ctx, &shimapi.WaitRequest{ID: key.Container, ExecID: key.Exec})
 		code = r.GetExitStatus()
@@ -129,7 +129,7 @@ func (d *Direct) WaitExec(ctx context.Context, key stream.Key) (code uint32, err
 }
 
 // KillExec kills an exec process.
-func (d *Direct) KillExec(ctx context.Context, key stream.Key) error {
+func (d *Direct) KillExec(ctx context.Context, key execproc.Key) error {
 	return d.tell(ctx, key, "kill", func(ctx context.Context, t runtimev2.TaskServiceClient) error {
 		_, err := t.Kill(ctx, &shimapi.KillRequest{ID: key.Container, ExecID: key.Exec, Signal: uint32(unix.SIGKILL)})
 		return err
@@ -137,7 +137,7 @@ func (d *Direct) KillExec(ctx context.Context, key stream.Key) error {
 }
 
 // DeleteExec deletes an exec process that has ended, or that was never started.
-func (d *Direct) DeleteExec(ctx context.Context, key stream.Key) error {
+func (d *Direct) DeleteExec(ctx context.Context, key execproc.Key) error {
 	return d.tell(ctx, key, "delete", func(ctx context.Context, t runtimev2.TaskServiceClient) error {
 		_, err := t.Delete(ctx, &shimapi.DeleteRequest{ID: key.Container, ExecID: key.Exec})
 		return err
@@ -145,7 +145,7 @@ func (d *Direct) DeleteExec(ctx context.Context, key stream.Key) error {
 }
 
 // CloseExecStdin closes the shim's own end of the standard input of an exec process.
-func (d *Direct) CloseExecStdin(ctx context.Context, key stream.Key) error {
+func (d *Direct) CloseExecStdin(ctx context.Context, key execproc.Key) error {
 	return d.tell(ctx, key, "close standard input of", func(ctx context.Context, t runtimev2.TaskServiceClient) error {
 		_, err := t.CloseIO(ctx, &shimapi.CloseIORequest{ID: key.Container, ExecID: key.Exec, Stdin: true})
 		return err
@@ -153,7 +153,7 @@ func (d *Direct) CloseExecStdin(ctx context.Context, key stream.Key) error {
 }
 
 // ResizeExec sets the size of the terminal of an exec process.
-func (d *Direct) ResizeExec(ctx context.Context, key stream.Key, width, height uint16) error {
+func (d *Direct) ResizeExec(ctx context.Context, key execproc.Key, width, height uint16) error {
 	return d.tell(ctx, key, "resize terminal of", func(ctx context.Context, t runtimev2.TaskServiceClient) error {
 		_, err := t.ResizePty(ctx, &shimapi.ResizePtyRequest{ID: key.Container, ExecID: key.Exec, Width: uint32(width), Height: uint32(height)})
 		return err

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"berth/internal/base/connection"
-	"berth/internal/serve/stream"
+	"berth/internal/base/execproc"
 )
 
 // processURL is the type under which shims expect the specification of a process.
@@ -22,7 +22,7 @@ const processURL = "types.containerd.io/opencontainers/runtime-spec/1/Process"
 
 // askExec is askShim for a call about an exec process. Such calls are counted by process and not by
 // task, so that exec processes do not use up what a container may have under way.
-func askExec[T any](ctx context.Context, c *Containerd, key stream.Key, verb string, f func(ctx context.Context) (T, error)) (T, error) {
+func askExec[T any](ctx context.Context, c *Containerd, key execproc.Key, verb string, f func(ctx context.Context) (T, error)) (T, error) {
 	v, err := ask(ctx, c, key, f)
 	if err != nil {
 		return v, fmt.Errorf("%s exec process %s of container %s: %w", verb, key.Exec, key.Container, connection.Native(err))
@@ -30,7 +30,7 @@ func askExec[T any](ctx context.Context, c *Containerd, key stream.Key, verb str
 	return v, nil
 }
 
-func ask[T any](ctx context.Context, c *Containerd, key stream.Key, f func(ctx context.Context) (T, error)) (T, error) {
+func ask[T any](ctx context.Context, c *Containerd, key execproc.Key, f func(ctx context.Context) (T, error)) (T, error) {
 	var none T
 	if err := reachable(ctx, c, key.Container); err != nil {
 		return none, err
@@ -39,7 +39,7 @@ func ask[T any](ctx context.Context, c *Containerd, key stream.Key, f func(ctx c
 }
 
 // CreateExec makes an exec process of a task.
-func (c *Containerd) CreateExec(ctx context.Context, key stream.Key, r stream.Request) error {
+func (c *Containerd) CreateExec(ctx context.Context, key execproc.Key, r execproc.Request) error {
 	spec, err := json.Marshal(r.Process)
 	if err != nil {
 		return fmt.Errorf("encode specification of exec process %s: %w", key, err)
@@ -59,7 +59,7 @@ func (c *Containerd) CreateExec(ctx context.Context, key stream.Key, r stream.Re
 }
 
 // StartExec lets an exec process run.
-func (c *Containerd) StartExec(ctx context.Context, key stream.Key) error {
+func (c *Containerd) StartExec(ctx context.Context, key execproc.Key) error {
 	r, err := askExec(ctx, c, key, "start", func(ctx context.Context) (*tasks.StartResponse, error) {
 		return c.client.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: key.Container, ExecID: key.Exec})
 	})
@@ -70,7 +70,7 @@ func (c *Containerd) StartExec(ctx context.Context, key stream.Key) error {
 }
 
 // WaitExec returns when an exec process has ended, with its exit code.
-func (c *Containerd) WaitExec(ctx context.Context, key stream.Key) (uint32, error) {
+func (c *Containerd) WaitExec(ctx context.Context, key execproc.Key) (uint32, error) {
 	r, err := askExec(ctx, c, key, "wait for", func(ctx context.Context) (*tasks.WaitResponse, error) {
 		return c.client.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: key.Container, ExecID: key.Exec})
 	})
@@ -78,7 +78,7 @@ func (c *Containerd) WaitExec(ctx context.Context, key stream.Key) (uint32, erro
 }
 
 // KillExec kills an exec process, by the kernel where its shim has died.
-func (c *Containerd) KillExec(ctx context.Context, key stream.Key) error {
+func (c *Containerd) KillExec(ctx context.Context, key execproc.Key) error {
 	_, err := askExec(ctx, c, key, "kill", func(ctx context.Context) (*emptypb.Empty, error) {
 		return c.client.TaskService().Kill(ctx, &tasks.KillRequest{
 			ContainerID: key.Container,
@@ -96,7 +96,7 @@ func (c *Containerd) KillExec(ctx context.Context, key stream.Key) error {
 
 // DeleteExec deletes an exec process that has ended, or that was never started. One whose shim has
 // died is ended.
-func (c *Containerd) DeleteExec(ctx context.Context, key stream.Key) error {
+func (c *Containerd) DeleteExec(ctx context.Context, key execproc.Key) error {
 	_, err := askExec(ctx, c, key, "delete", func(ctx context.Context) (*tasks.DeleteResponse, error) {
 		return c.client.TaskService().DeleteProcess(ctx, &tasks.DeleteProcessRequest{ContainerID: key.Container, ExecID: key.Exec})
 	})
@@ -113,7 +113,7 @@ func (c *Containerd) DeleteExec(ctx context.Context, key stream.Key) error {
 
 // CloseExecStdin closes the shim's own end of the standard input of an exec process, so that the
 // process reads the end of it once berth has closed its end.
-func (c *Containerd) CloseExecStdin(ctx context.Context, key stream.Key) error {
+func (c *Containerd) CloseExecStdin(ctx context.Context, key execproc.Key) error {
 	_, err := askExec(ctx, c, key, "close standard input of", func(ctx context.Context) (*emptypb.Empty, error) {
 		return c.client.TaskService().CloseIO(ctx, &tasks.CloseIORequest{ContainerID: key.Container, ExecID: key.Exec, Stdin: true})
 	})
@@ -121,7 +121,7 @@ func (c *Containerd) CloseExecStdin(ctx context.Context, key stream.Key) error {
 }
 
 // ResizeExec sets the size of the terminal of an exec process.
-func (c *Containerd) ResizeExec(ctx context.Context, key stream.Key, width, height uint16) error {
+func (c *Containerd) ResizeExec(ctx context.Context, key execproc.Key, width, height uint16) error {
 	_, err := askExec(ctx, c, key, "resize terminal of", func(ctx context.Context) (*emptypb.Empty, error) {
 		return c.client.TaskService().ResizePty(ctx, &tasks.ResizePtyRequest{
 			ContainerID: key.Container,

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/base/connection"
+	"berth/internal/base/execproc"
 	"berth/internal/host/pidfd"
-	"berth/internal/serve/stream"
 )
 
 // execs are the processes of exec that can outlive their shim: those of containers whose pods share
@@ -21,12 +21,12 @@ import (
 // before the shim died, and of one that an earlier berth started: nobody knows which process it is.
 type execs struct {
 	mu sync.Mutex
-	of map[stream.Key]int // pidfds
+	of map[execproc.Key]int // pidfds
 }
 
 // watchExec keeps hold of an exec process that has been started. What cannot be identified as a child
 // of the shim is left to the shim.
-func (c *Containerd) watchExec(ctx context.Context, key stream.Key, pid uint32) {
+func (c *Containerd) watchExec(ctx context.Context, key execproc.Key, pid uint32) {
 	if pid == 0 || !c.shims.Grouped() {
 		return
 	}
@@ -47,14 +47,14 @@ func (c *Containerd) watchExec(ctx context.Context, key stream.Key, pid uint32) 
 	c.execs.mu.Lock()
 	defer c.execs.mu.Unlock()
 	if c.execs.of == nil {
-		c.execs.of = map[stream.Key]int{}
+		c.execs.of = map[execproc.Key]int{}
 	}
 	c.execs.of[key] = fd
 }
 
 // kill kills a process that its shim cannot reach any more. One that is not known, or has ended, is a
 // success.
-func (e *execs) kill(key stream.Key) error {
+func (e *execs) kill(key execproc.Key) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	fd, ok := e.of[key]
@@ -65,7 +65,7 @@ func (e *execs) kill(key stream.Key) error {
 }
 
 // drop forgets a process.
-func (e *execs) drop(key stream.Key) {
+func (e *execs) drop(key execproc.Key) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if fd, ok := e.of[key]; ok {

@@ -117,7 +117,7 @@ func (as *artifacts) place(ctx context.Context, mounts []mount.Mount, files []ar
 	if len(mounts) == 1 && mounts[0].Type == "bind" && !slices.Contains(mounts[0].Options, "ro") {
 		return artifact.Place(ctx, mounts[0].Source, files, from)
 	}
-	err = mount.WithTempMount(ctx, withOptions(mounts, "nodev", "nosuid", "noexec"), func(dir string) error {
+	err = mount.WithTempMount(ctx, WithOptions(mounts, "nodev", "nosuid", "noexec"), func(dir string) error {
 		p, err = artifact.Place(ctx, dir, files, from)
 		return err
 	})

@@ -24,7 +24,6 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"berth/internal/base/connection"
-	"berth/internal/host/spec"
 	"berth/internal/images/image"
 	"berth/test/testimage"
 	"berth/test/testimage/testregistry"
@@ -48,7 +47,7 @@ func dirOfLayer(t *testing.T, i *Store, chain string) string {
 	ctx := connection.Namespaced(t.Context())
 	sn := i.client.SnapshotService(i.cfg.Snapshotter)
 	key := "look-" + filepath.Base(t.Name())
-	ms, err := sn.View(ctx, key, chain, keeping("test", spec.UserIDs{}))
+	ms, err := sn.View(ctx, key, chain, snapshots.WithLabels(map[string]string{"containerd.io/gc.root": "now"}))
 	try(t, err)
 	t.Cleanup(func() { _ = sn.Remove(context.WithoutCancel(ctx), key) })
 	return ms[0].Source

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package imagestore is containerd's image store, and the layers that containers get from it. A
-// [Store] pulls, imports and unpacks images, reads what is in them and measures them. [Layers]
-// makes, mounts and deletes the writable layers of containers and the views of images that
-// containers mount.
+// Package imagestore is containerd's image store. A [Store] pulls, imports and unpacks images, reads
+// what is in them and measures them.
 //
 // # Promises
 //
@@ -68,8 +66,4 @@
 // The reader, the puller, the layers and the repairer alone would not do: the keeper of marks needs
 // the repairer, and whatever unpacks or views an image waits for the keeper. So the repairer, which
 // unpacks a layer by itself, is below, and the Verifier, which also unpacks whole images, is above.
-//
-// [Layers] are apart from all of them: layers.go, idmap.go, which shifts the owners of their files,
-// unsynced.go, which mounts them without syncs, and changes.go, which reads and writes what they
-// have changed.
 package imagestore

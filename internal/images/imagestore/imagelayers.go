@@ -274,7 +274,7 @@ func lowerDirs(ms []mount.Mount) ([]string, error) {
 		case "bind":
 			dirs = []string{ms[0].Source}
 		case "overlay":
-			dirs = strings.Split(optionOf(ms[0].Options, "lowerdir="), ":")
+			dirs = strings.Split(OptionOf(ms[0].Options, "lowerdir="), ":")
 		}
 	}
 	for _, dir := range dirs {

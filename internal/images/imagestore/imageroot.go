@@ -94,5 +94,5 @@ func (rd *Reader) view(ctx context.Context, chainID string, f func(root string) 
 	if failed != nil {
 		return fmt.Errorf("view image: %w", failed)
 	}
-	return mount.WithReadonlyTempMount(connection.Namespaced(ctx), withOptions(mounts, "nodev", "nosuid", "noexec"), f)
+	return mount.WithReadonlyTempMount(connection.Namespaced(ctx), WithOptions(mounts, "nodev", "nosuid", "noexec"), f)
 }

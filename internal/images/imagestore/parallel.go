@@ -60,8 +60,8 @@ func aloneDir(mounts []mount.Mount) string {
 	if len(mounts) != 1 || mounts[0].Type != "overlay" {
 		return ""
 	}
-	if optionOf(mounts[0].Options, "lowerdir=") != "" {
+	if OptionOf(mounts[0].Options, "lowerdir=") != "" {
 		return ""
 	}
-	return optionOf(mounts[0].Options, "upperdir=")
+	return OptionOf(mounts[0].Options, "upperdir=")
 }

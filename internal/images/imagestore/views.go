@@ -91,7 +91,7 @@ func (vs *views) makeView(ctx context.Context, key, chainID string) ([]mount.Mou
 		return nil, connection.Native(err)
 	}
 	var mounts []mount.Mount
-	err = madeLayer(func() (err error) {
+	err = MakeLayer(func() (err error) {
 		mounts, err = vs.client.SnapshotService(vs.cfg.Snapshotter).View(lctx, key, chainID)
 		return err
 	})
@@ -111,8 +111,22 @@ func (vs *views) removeViewFrom(ctx context.Context, snapshotter, key string) {
 	}
 }
 
-// withOptions adds options to mounts, those that a mount has already left out.
-func withOptions(ms []mount.Mount, options ...string) []mount.Mount {
+// MakeLayer calls containerd to make a layer, and once more where it fails without a reason that
+// has a class. What a kill or a power cut has left of a layer with the same number makes the first
+// call fail, and containerd removes it then. The one inside berth has removed it before, see embed.
+func MakeLayer(call func() error) error {
+	err := connection.Native(call())
+	if err == nil || !errdefs.IsUnknown(errdefs.Resolve(err)) {
+		return err
+	}
+	if call() == nil {
+		return nil
+	}
+	return err
+}
+
+// WithOptions adds options to mounts, those that a mount has already left out.
+func WithOptions(ms []mount.Mount, options ...string) []mount.Mount {
 	out := slices.Clone(ms)
 	for n := range out {
 		out[n].Options = slices.Clone(out[n].Options)
@@ -181,4 +195,14 @@ func (vs *views) Sweep(ctx context.Context) error {
 	vs.jobs.swept.Store(true)
 	vs.jobs.bound(ctx)
 	return errors.Join(errs...)
+}
+
+// OptionOf returns what follows a prefix in one of the options; "" where none has it.
+func OptionOf(options []string, prefix string) string {
+	for _, o := range options {
+		if v, ok := strings.CutPrefix(o, prefix); ok {
+			return v
+		}
+	}
+	return ""
 }

@@ -130,7 +130,7 @@ func (w *world) pipes(dir string, want streams) (*pipes, error) {
 // leave makes a process as an earlier berth has left it.
 func (w *world) leave(exec string, program func(p *fakeProcess) uint32) {
 	p := &fakeProcess{killed: make(chan struct{}), exited: make(chan struct{}), started: true}
-	w.processes[Key{"c1", exec}] = p
+	w.processes[Key{Container: "c1", Exec: exec}] = p
 	go func() {
 		p.code = program(p)
 		close(p.exited)

@@ -194,7 +194,7 @@ func (k *Keeper) answer(s *kept, w word) (word, error) {
 	}
 	ctx, cancel := context.WithTimeout(k.service.life, makeTimeout)
 	defer cancel()
-	key := Key{s.ID, w.Exec}
+	key := Key{Container: s.ID, Exec: w.Exec}
 	err := k.service.cfg.Processes.StartExec(ctx, key)
 	if err == nil {
 		s.mu.Lock()
@@ -260,7 +260,7 @@ func (k *Keeper) create(s *kept, w word) error {
 	if r.Process, err = specify(spec, command{args: s.Args, terminal: s.Terminal}); err != nil {
 		return fmt.Errorf("container %s: %w", s.ID, err)
 	}
-	return k.service.cfg.Processes.CreateExec(ctx, Key{s.ID, w.Exec}, r)
+	return k.service.cfg.Processes.CreateExec(ctx, Key{Container: s.ID, Exec: w.Exec}, r)
 }
 
 // endVisit puts on record how an access has ended, and removes what was noted of it once that is on record for

@@ -57,12 +57,6 @@ type held struct {
 	By       event.Client
 }
 
-// Shim is how the shim of a container is reached without containerd.
-type Shim struct {
-	Address string
-	Version int // of its API
-}
-
 // visitEnd is how an access has ended.
 type visitEnd struct {
 	Code    int32

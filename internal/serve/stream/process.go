@@ -101,7 +101,7 @@ func (s *Service) start(ctx context.Context, t pod.Target, c command) (*process,
 	if err != nil {
 		return nil, err
 	}
-	key := Key{t.ID, newID()}
+	key := Key{Container: t.ID, Exec: newID()}
 	p := &process{
 		s:              s,
 		key:            key,
@@ -383,7 +383,7 @@ func leftovers(dir string) ([]Key, error) {
 	var keys []Key
 	for _, e := range entries {
 		if container, exec, ok := strings.Cut(e.Name(), "."); ok && e.IsDir() {
-			keys = append(keys, Key{container, exec})
+			keys = append(keys, Key{Container: container, Exec: exec})
 		}
 	}
 	return keys, nil

@@ -14,6 +14,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/base/budget"
+	"berth/internal/base/execproc"
 	"berth/internal/heart/pod"
 )
 
@@ -21,23 +22,12 @@ import (
 // ended by then is left to the next berth.
 const stopTimeout = 2 * time.Second
 
-// Key names an exec process.
-type Key struct {
-	Container string // its container
-	Exec      string // unique within the container
-}
-
-// String writes the key for people.
-func (k Key) String() string { return k.Container + "." + k.Exec }
-
-// Request is what an exec process is made of.
-type Request struct {
-	Process *specs.Process
-	// Paths of FIFOs; empty for a stream that is not wanted. A terminal has no standard error.
-	Stdin  string
-	Stdout string
-	Stderr string
-}
+// Key, Request and Shim are also the engine's: see package execproc.
+type (
+	Key     = execproc.Key
+	Request = execproc.Request
+	Shim    = execproc.Shim
+)
 
 // Processes makes exec processes and asks about them. Each method returns when its context ends,
 // also where the shim does not answer. ErrNotFound says that there is no such process, or that its

@@ -6,7 +6,7 @@
 // containerd's snapshotter can mount the layers of containers without syncs by itself:
 // https://github.com/containerd/containerd/issues/6406.
 
-package imagestore
+package layers
 
 import (
 	"errors"
@@ -15,10 +15,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/pkg/kernelversion"
+
+	"berth/internal/images/imagestore"
 )
 
 // volatile is the option of overlayfs that leaves out every sync, since Linux 5.10.
@@ -42,7 +43,7 @@ func canLeaveUnsynced() bool {
 func writable(ms []mount.Mount, synced bool) ([]mount.Mount, error) {
 	ms = slices.Clone(ms)
 	for i, m := range ms {
-		work := optionOf(m.Options, "workdir=")
+		work := imagestore.OptionOf(m.Options, "workdir=")
 		if m.Type != "overlay" || work == "" { // a view has no writable layer
 			continue
 		}
@@ -55,14 +56,4 @@ func writable(ms []mount.Mount, synced bool) ([]mount.Mount, error) {
 		}
 	}
 	return ms, nil
-}
-
-// optionOf returns what follows a prefix in one of the options; "" where none has it.
-func optionOf(options []string, prefix string) string {
-	for _, o := range options {
-		if v, ok := strings.CutPrefix(o, prefix); ok {
-			return v
-		}
-	}
-	return ""
 }

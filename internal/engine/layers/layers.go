@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package imagestore
+package layers
 
 import (
 	"context"
@@ -17,22 +17,23 @@ import (
 	"berth/internal/base/connection"
 	"berth/internal/heart/pod"
 	"berth/internal/host/spec"
+	"berth/internal/images/imagestore"
 )
 
 // rootLabel keeps what carries it from containerd's garbage collector.
 const rootLabel = "containerd.io/gc.root"
 
-// LayersConfig is what the layers of containers need to know.
-type LayersConfig struct {
+// Config is what the layers of containers need to know.
+type Config struct {
 	Owner string // this berth's ID
 	// Unsynced has writable layers of overlayfs mounted with its option volatile, where the kernel
 	// knows it.
 	Unsynced bool
-	// Trust waits until nothing is doubted of a layer and of those below it: see [Store.Trust]. It may
-	// be nil: nothing is ever doubted.
+	// Trust waits until nothing is doubted of a layer and of those below it: see
+	// [imagestore.Durability.Trust]. It may be nil: nothing is ever doubted.
 	Trust func(ctx context.Context, snapshotter, chainID string) error
 	// Measured is called with what a writable layer uses, each time it was measured: see
-	// [Store.Measured]. It may be nil.
+	// [imagestore.Reader.Measured]. It may be nil.
 	Measured func(snapshotter, key string, usage snapshots.Usage, took time.Duration)
 	Logger   *slog.Logger
 }
@@ -43,13 +44,13 @@ type Layers struct {
 	owner    string
 	unsynced bool                                                         // writable layers are mounted without syncs
 	trust    func(ctx context.Context, snapshotter, chainID string) error // nil: nothing is ever doubted
-	// measured is LayersConfig.Measured, and may be nil.
+	// measured is Config.Measured, and may be nil.
 	measured func(snapshotter, key string, usage snapshots.Usage, took time.Duration)
 	log      *slog.Logger
 }
 
-// NewLayers makes the layers of a connection, which the caller closes.
-func NewLayers(conn *connection.Connection, cfg LayersConfig) *Layers {
+// New makes the layers of a connection, which the caller closes.
+func New(conn *connection.Connection, cfg Config) *Layers {
 	return &Layers{
 		client:   conn,
 		owner:    cfg.Owner,
@@ -66,7 +67,7 @@ func (l *Layers) PrepareSnapshot(ctx context.Context, layer pod.Layer) error {
 	if err := l.trusted(ctx, layer.Snapshotter, layer.ChainID); err != nil {
 		return fmt.Errorf("prepare snapshot %s on %s: %w", layer.Key, layer.ChainID, err)
 	}
-	err := madeLayer(func() error {
+	err := imagestore.MakeLayer(func() error {
 		_, err := l.client.SnapshotService(layer.Snapshotter).Prepare(connection.Namespaced(ctx), layer.Key, layer.ChainID, keeping(l.owner, layer.IDs))
 		return err
 	})
@@ -74,20 +75,6 @@ func (l *Layers) PrepareSnapshot(ctx context.Context, layer pod.Layer) error {
 		return fmt.Errorf("prepare snapshot %s on %s: %w", layer.Key, layer.ChainID, connection.Native(err))
 	}
 	return nil
-}
-
-// madeLayer calls containerd to make a layer, and once more where it fails without a reason that
-// has a class. What a kill or a power cut has left of a layer with the same number makes the first
-// call fail, and containerd removes it then. The one inside berth has removed it before, see embed.
-func madeLayer(call func() error) error {
-	err := connection.Native(call())
-	if err == nil || !errdefs.IsUnknown(errdefs.Resolve(err)) {
-		return err
-	}
-	if call() == nil {
-		return nil
-	}
-	return err
 }
 
 // trusted waits until nothing is doubted of a layer and of those below it.
@@ -123,7 +110,7 @@ func (l *Layers) Mounts(ctx context.Context, snapshotter, key, label string, syn
 	if err == nil && l.unsynced {
 		ms, err = writable(ms, synced)
 	}
-	return withOptions(ms, labelled(label)...), err
+	return imagestore.WithOptions(ms, labelled(label)...), err
 }
 
 // DeleteSnapshot removes a writable layer.
@@ -179,7 +166,7 @@ func (l *Layers) MountImage(ctx context.Context, v pod.ImageView) error {
 	if err != nil {
 		return fmt.Errorf("view %s of %s: %w", v.Key, v.ChainID, connection.Native(err))
 	}
-	ms = withOptions(ms, append(opts, labelled(v.Label)...)...)
+	ms = imagestore.WithOptions(ms, append(opts, labelled(v.Label)...)...)
 	if v.IDs != (spec.UserIDs{}) {
 		err = mountShifted(ms, v.Dir)
 	} else {

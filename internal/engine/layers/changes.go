@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package imagestore
+package layers
 
 import (
 	"context"
@@ -28,19 +28,22 @@ import (
 // killed before it has removed it.
 const changesLease = time.Hour
 
+// leaseTimeout is how long a call about a lease may take when containerd hangs.
+const leaseTimeout = time.Minute
+
 // leased calls f with a lease that keeps what f has containerd make, and deletes the lease
 // afterwards.
 func (l *Layers) leased(ctx context.Context, layer string, f func(ctx context.Context) error) error {
 	// Nothing interrupts the calls about the lease: a lease that containerd makes after it was
 	// deleted would stay until it expires.
-	detached, cancel := context.WithTimeout(connection.Namespaced(context.WithoutCancel(ctx)), viewTimeout)
+	detached, cancel := context.WithTimeout(connection.Namespaced(context.WithoutCancel(ctx)), leaseTimeout)
 	defer cancel()
 	lease, err := l.client.LeasesService().Create(detached, leases.WithRandomID(), leases.WithExpiration(changesLease), leases.WithLabel(connection.LabelOwner, l.owner))
 	if err != nil {
 		return err
 	}
 	defer func() {
-		detached, cancel := context.WithTimeout(connection.Namespaced(context.WithoutCancel(ctx)), viewTimeout)
+		detached, cancel := context.WithTimeout(connection.Namespaced(context.WithoutCancel(ctx)), leaseTimeout)
 		defer cancel()
 		if err := l.client.LeasesService().Delete(detached, lease); err != nil {
 			l.log.Warn("a lease cannot be deleted; it expires", "layer", layer, "err", err)

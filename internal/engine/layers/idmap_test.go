@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package imagestore
+package layers
 
 import (
+	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -13,9 +15,10 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/base/connection"
 	"berth/internal/heart/pod"
 	"berth/internal/host/spec"
-	"berth/test/testimage"
+	"berth/test/embedtest"
 )
 
 // User namespaces were advertised because the snapshotter could shift owners, on a kernel that
@@ -36,27 +39,23 @@ func TestOwnersAreMappedOnlyWhereTheFileSystemCan(t *testing.T) {
 // layers the image has. A view of one layer is a bind mount, whose owners nobody shifted: its files
 // belonged to nobody. Where the kernel cannot shift them the mount is refused.
 func TestTheOwnersOfAMountedImageAreShifted(t *testing.T) {
-	i, snapshotsDir := parallelStore(t)
-	can, err := mapsOwnersOf(snapshotsDir)
+	cfg := embedtest.Config(t)
+	cfg.Snapshotter = "overlayfs"
+	conn := connection.Through(embedtest.Start(t, cfg).Client())
+	can, err := mapsOwnersOf(filepath.Join(cfg.Root, "io.containerd.snapshotter.v1.overlayfs", "snapshots"))
 	try(t, err)
-	layers := &Layers{client: i.client, owner: "test"}
+	layers := New(conn, Config{Owner: "test", Logger: slog.New(slog.DiscardHandler)})
 	for n := 1; n <= 3; n++ {
-		var files [][]testimage.File
+		image := ""
 		for l := range n {
-			files = append(files, []testimage.File{{
-				Name: fmt.Sprintf("file%d", l),
-				Mode: 0o700,
-				UID:  7,
-				GID:  8,
-			}})
+			image = layerOn(t, conn, image, fmt.Sprintf("%d-%d", n, l), fmt.Sprintf("file%d", l))
 		}
-		st := imported(t, i, layersOf(t, files...))
 		dir := t.TempDir()
 		t.Cleanup(func() { try(t, mount.UnmountAll(dir, unix.MNT_DETACH)) })
 		err := layers.MountImage(t.Context(), pod.ImageView{
 			Snapshotter: "overlayfs",
 			Key:         fmt.Sprintf("view-%d", n),
-			ChainID:     st.ChainID,
+			ChainID:     image,
 			Dir:         dir,
 			IDs:         spec.UserIDs{UID: 200000, UIDs: 65536, GID: 300000, GIDs: 65536},
 		})
@@ -80,5 +79,27 @@ func TestTheOwnersOfAMountedImageAreShifted(t *testing.T) {
 		if want := int64(unix.ST_RDONLY | unix.ST_NODEV | unix.ST_NOSUID); s.Flags&want != want {
 			t.Errorf("an image of %d layers is mounted with flags %x", n, s.Flags)
 		}
+	}
+}
+
+// layerOn makes a layer with a file of user 7 and group 8 on another layer, and returns its name.
+func layerOn(t *testing.T, conn *connection.Connection, parent, name, file string) string {
+	t.Helper()
+	ctx, s := connection.Namespaced(t.Context()), conn.SnapshotService("overlayfs")
+	keep := keeping("test", spec.UserIDs{})
+	ms, err := s.Prepare(ctx, "new-"+name, parent, keep)
+	try(t, err)
+	try(t, mount.WithTempMount(ctx, ms, func(root string) error {
+		path := filepath.Join(root, file)
+		return errors.Join(os.WriteFile(path, nil, 0o700), os.Chown(path, 7, 8))
+	}))
+	try(t, s.Commit(ctx, name, "new-"+name, keep))
+	return name
+}
+
+func try(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

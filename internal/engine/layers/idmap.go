@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package imagestore
+package layers
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/base/connection"
+	"berth/internal/images/imagestore"
 )
 
 // MapsOwners reports whether a snapshotter can shift the owners of the files of a snapshot, as user
@@ -64,7 +65,7 @@ func mapsOwnersOf(dir string) (bool, error) {
 // ask for that, or that the kernel cannot.
 func mountShifted(ms []mount.Mount, dir string) error {
 	for _, m := range ms {
-		uids, gids := optionOf(m.Options, "uidmap="), optionOf(m.Options, "gidmap=")
+		uids, gids := imagestore.OptionOf(m.Options, "uidmap="), imagestore.OptionOf(m.Options, "gidmap=")
 		if uids == "" || gids == "" {
 			return fmt.Errorf("the snapshotter does not shift the owners of its files for a user namespace; use overlayfs: %w", errdefs.ErrFailedPrecondition)
 		}
