@@ -185,6 +185,7 @@ func (a *adopted) switchover(down func()) string {
 // process ends, nothing is counted as a restart, exit codes are exact, and what of a log is missing is
 // said in it. Everything works afterwards, and nothing is left of them.
 func TestPodsAreAdoptedWhileTheyRun(t *testing.T) {
+	t.Parallel()
 	a := startAdopted(t)
 	out, code := a.Adopt("--dry-run")
 	if code != 0 || !strings.Contains(out, "logger") || !strings.Contains(out, "48 KiB") {
@@ -383,6 +384,7 @@ func (a *adopted) refusedInMapped() {
 // PROPERTIES 46: what was adopted is given back while it runs, with what has happened under berth. What
 // the plug-in cannot have is named before anything is touched.
 func TestAdoptedPodsAreGivenBack(t *testing.T) {
+	t.Parallel()
 	a := startAdopted(t)
 	a.switchover(func() {})
 	a.sameAsBefore()

@@ -18,6 +18,7 @@ import (
 // PROPERTIES 46: whatever happens to an adoption, or meanwhile, on both ways. Each of these takes a
 // dozen seconds: while nothing changes in the rooms of an adoption, a commit takes a third of them.
 func TestAdoptionsUnderFaults(t *testing.T) {
+	t.Parallel()
 	type fault struct {
 		name string
 		test func(*testing.T)
@@ -32,7 +33,10 @@ func TestAdoptionsUnderFaults(t *testing.T) {
 		fault{"another client", whatAnotherClientHasMadeIsNamedAndLeft},
 		fault{"a pod cannot be adopted", aPodThatCannotBeAdoptedMayEnd},
 	) {
-		t.Run(f.name, f.test)
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			f.test(t)
+		})
 	}
 }
 

@@ -110,6 +110,7 @@ func untilNoCheckpoint(n *node.Node) {
 // The archive has what the container changed, while it was paused, and is for root alone. A berth
 // that is killed meanwhile leaves no container paused.
 func TestACheckpoint(t *testing.T) {
+	t.Parallel()
 	hang := filepath.Join(t.TempDir(), "hang")
 	n := node.Start(t, node.Options{Runc: fakeCRIU(t, hang)})
 	_, id := n.Sh("echo changed >/file; rm /etc/passwd; while :; do echo tick; sleep 0.1; done")

@@ -158,6 +158,7 @@ func killShims(t *testing.T, n *node.Node) {
 // PROPERTIES 1: an OCI runtime that hangs in delete. The exit is visible at once, Stop returns,
 // Remove says what it waits for and goes on by itself.
 func TestTheTruthDoesNotWaitForASlowDelete(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	wrapper, hang := filepath.Join(dir, "runc"), filepath.Join(dir, "hang")
 	script := fmt.Sprintf("#!/bin/sh\nfor a in \"$@\"; do [ \"$a\" = delete ] && while [ -e %s ]; do sleep 0.05; done; done\nexec %s \"$@\"\n", hang, filepath.Join(node.Module(t), "build/libexec/runc"))

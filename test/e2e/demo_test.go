@@ -19,6 +19,7 @@ import (
 // berth demo needs nothing but the archive of its image, shows how each container ends, and leaves
 // nothing. The settings of this host are not for it.
 func TestTheDemo(t *testing.T) {
+	t.Parallel()
 	berth := node.Module(t) + "/build/bin/berth"
 	busybox, err := testimage.Busybox()
 	if err != nil {

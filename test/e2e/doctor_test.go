@@ -114,6 +114,7 @@ func images(t *testing.T, n *node.Node) (names []string) {
 // A drill breaks what is around its own container: every exit is known with the right code, in the
 // time that berth promises. Whoever is beside it notices nothing, and nothing is left.
 func TestADrillTouchesNobodyAndLeavesNothing(t *testing.T) {
+	t.Parallel()
 	node.Both(t, func(t *testing.T, n *node.Node) {
 		pod, id := n.Sh("sleep 1000")
 		pid, shims, before := n.Pid(id), n.Shims(), images(t, n)

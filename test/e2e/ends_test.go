@@ -16,6 +16,7 @@ import (
 // ended with 0, or by SIGKILL. Of ten containers that rebooted six were "0 Completed", which makes a
 // success of a Job, and four "129 Error".
 func TestAContainerThatRebootsHasOneCode(t *testing.T) {
+	t.Parallel()
 	const times = 4
 	node.Both(t, func(t *testing.T, n *node.Node) {
 		cfg := n.PodConfig()

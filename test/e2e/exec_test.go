@@ -275,6 +275,7 @@ func TestAnExecWaitsALittleForContainerd(t *testing.T) {
 }
 
 func TestManyExecSyncsAtOnce(t *testing.T) {
+	t.Parallel()
 	execs(t, false, func(t *testing.T, n *node.Node) {
 		_, id := n.Sh("sleep 1000")
 		var wg sync.WaitGroup

@@ -24,6 +24,7 @@ import (
 // has to be an older one, with nothing but cgroup v2, and with AppArmor: a guest that is not would
 // prove nothing.
 func TestBerthKnowsWhatThisKernelReports(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	reports := kernelReportsExits(t)
 	if n.Exact() != reports {
@@ -77,6 +78,7 @@ func kernelReportsExits(t *testing.T) bool {
 // berth is stopped while the processes end, so that it cannot read the code off a zombie; or it is
 // killed.
 func TestTheCodeOfAReapedProcessIsExact(t *testing.T) {
+	t.Parallel()
 	node.Both(t, func(t *testing.T, n *node.Node) {
 		cfg := n.PodConfig()
 		pod := n.Pod(cfg)
@@ -118,6 +120,7 @@ func TestTheCodeOfAReapedProcessIsExact(t *testing.T) {
 // A shim that hangs neither delays nor changes the truth: it does not reap, and a zombie
 // keeps its code, which every kernel shows.
 func TestAHangingShimDelaysNothing(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	id := waits(t, n, "exit 42")
 	shims := n.Shims()
@@ -172,6 +175,7 @@ func TestNoCodeIsInventedForADeadShim(t *testing.T) {
 // PROPERTIES 10: what the OOM killer ends is OOMKilled, at once or after a
 // while, with berth there or not; what was merely killed is not.
 func TestEveryOOMKillIsReportedAndNoOther(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	cfg := n.PodConfig()
 	pod := n.Pod(cfg)
@@ -216,6 +220,7 @@ func TestEveryOOMKillIsReportedAndNoOther(t *testing.T) {
 // RuntimeDefault, and no word at all, mean the default profile wherever there is AppArmor: that the
 // program is under it, and that it is kept from what the profile denies.
 func TestAppArmorsDefaultProfileConfines(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	cfg := n.PodConfig()
 	pod := n.Pod(cfg)

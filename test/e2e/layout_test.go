@@ -18,6 +18,7 @@ import (
 // becomes one of its own process, on the same directories, and back. Nothing is counted as a restart, and
 // what ends while there is neither has its exact code.
 func TestPodsStayWhileTheirContainerdMovesOutAndBack(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	shared := node.TempDir(t)
 	if err := os.Chmod(shared, 0o777); err != nil {
@@ -68,6 +69,7 @@ func TestPodsStayWhileTheirContainerdMovesOutAndBack(t *testing.T) {
 // docs/settings.md, the same with a containerd that has other directories: pods do not move, so they
 // are removed before. Images are pulled again, but for those that it has.
 func TestAnotherContainerdIsUsedOncePodsAreRemoved(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	n.Sh("sleep 1000")
 	for images, move := range []func(){func() { n.Outside(false); n.Until("berth is connected", n.Connected) }, n.Inside} {
@@ -89,6 +91,7 @@ func TestAnotherContainerdIsUsedOncePodsAreRemoved(t *testing.T) {
 // them, which is not an answer: they run on, berth says why it is not ready, and their ends are exact. On
 // the way back nothing was lost, and nothing is left when they are removed.
 func TestThePodsOfAnotherContainerdAreLeftAlone(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	shared := node.TempDir(t)
 	if err := os.Chmod(shared, 0o777); err != nil {

@@ -149,6 +149,7 @@ func TestRemoveOfARunningContainerIsForced(t *testing.T) {
 }
 
 func TestThirtyPodsAtOnce(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	var wg sync.WaitGroup
 	for i := range 30 {

@@ -40,6 +40,7 @@ func small(t *testing.T, text string) v1.Image {
 // is named and holds up no other. Pins and the directory follow a reload, and pruning leaves what is
 // pinned or used.
 func TestImagesAreNearWithoutARegistry(t *testing.T) {
+	t.Parallel()
 	dir := node.TempDir(t)
 	archives := filepath.Join(dir, "archives")
 	if err := os.Mkdir(archives, 0o755); err != nil {
@@ -170,6 +171,7 @@ func TestImagesAreNearWithoutARegistry(t *testing.T) {
 // A pull for a pod is listed with the pod that waits for it, while it lasts. Where compressed layers
 // are discarded, what was pulled runs all the same.
 func TestAPullIsListedWithThePodThatWaits(t *testing.T) {
+	t.Parallel()
 	node.Modes(t, func(t *testing.T, external bool) {
 		n := node.Start(t, node.Options{External: external, Args: []string{"--set", "image.discard_blobs=true"}})
 		release := make(chan struct{})

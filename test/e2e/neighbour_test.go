@@ -26,6 +26,7 @@ import (
 // has inherited the mounts of root's pods, looked for bundles beside them, was refused, and tried again for
 // ever.
 func TestAUserRemovesPodsBesideThoseOfRoot(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	cfg := n.PodConfig()
 	pod := n.Pod(cfg)
@@ -76,6 +77,7 @@ spec:
 // bundle of a pod, with a link to somebody's directory in it, and a process with the name and the arguments
 // of the program that cleans up after that pod. The pod is removed, and nothing of the user's is touched.
 func TestWhatAUserNamedAfterAPodIsLeftAlone(t *testing.T) {
+	t.Parallel()
 	const nobody = 65534
 	n := node.Start(t, node.Options{})
 	cfg := n.PodConfig()

@@ -36,6 +36,7 @@ func TestMain(m *testing.M) {
 // PROPERTIES 27: a plug-in of plugin_dir takes part in the first container that is made. It ends
 // with the berth that has started it, also with one that is killed.
 func TestAPluginOfTheDirectoryTakesPart(t *testing.T) {
+	t.Parallel()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

@@ -21,6 +21,7 @@ import (
 // next berth knows it, and the end that comes later is not OOMKilled. Whose limit was reached is in
 // the message of one that is.
 func TestAnOOMKillThatAContainerSurvivesDoesNotExplainItsEnd(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	cfg := n.PodConfig()
 	pod := n.Pod(cfg)
@@ -67,6 +68,7 @@ func TestAnOOMKillThatAContainerSurvivesDoesNotExplainItsEnd(t *testing.T) {
 // cgroup v1, which counts for each group alone, that was told as Error. A kill in such a group that the
 // container survives is counted, also if the group is gone, and does not explain a later end.
 func TestAnOOMKillBelowTheGroupOfAContainer(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	cfg := n.PodConfig()
 	pod := n.Pod(cfg)
@@ -134,6 +136,7 @@ func TestAnOOMKillBelowTheGroupOfAContainer(t *testing.T) {
 // One container of a pod eats what the pod may have, and the OOM killer ends another: berth why names
 // the one that ate it.
 func TestWhyNamesTheContainerThatAteThePodsMemory(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	cfg := n.PodConfig()
 	pod := n.Pod(cfg)

@@ -42,6 +42,7 @@ func imageOf(t *testing.T, u *node.User) string {
 // A user without root runs the demo, whose containers end as root's do. Memory is limited where the
 // memory controller was delegated. Nothing is left.
 func TestAUserWithoutRootRunsTheDemo(t *testing.T) {
+	t.Parallel()
 	u := node.NewUser(t)
 	image := imageOf(t, u)
 	out, err := u.Rootless("demo", "--image", image).CombinedOutput()
@@ -71,6 +72,7 @@ func TestAUserWithoutRootRunsTheDemo(t *testing.T) {
 // lost (PROPERTIES 4, 5). The other commands find the user's berth by themselves. With berth rootless
 // everything ends, however it is ended, and the next one knows the codes.
 func TestThePodOfAUserOutlivesAKillOfBerth(t *testing.T) {
+	t.Parallel()
 	u := node.NewUser(t)
 	image := imageOf(t, u)
 	marks := filepath.Join(u.Home, "marks")
@@ -140,6 +142,7 @@ spec:
 // host: berth rm looked for those of the pod in root's directory. Nor could the user remove what a
 // container has made in a volume with an ID of its own.
 func TestAPodOfAUserIsRemovedWithItsVolumes(t *testing.T) {
+	t.Parallel()
 	u := node.NewUser(t)
 	image := imageOf(t, u)
 	service := startRootless(t, u)
@@ -188,6 +191,7 @@ spec:
 // A user without root executes commands in containers and reaches ports of pods from outside the namespaces:
 // their loopback, on which streams are served, is nobody else's.
 func TestAUserWithoutRootHasStreams(t *testing.T) {
+	t.Parallel()
 	u := node.NewUser(t)
 	image := imageOf(t, u)
 	service := startRootless(t, u)

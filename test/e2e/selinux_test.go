@@ -22,6 +22,7 @@ import (
 // On a host without SELinux, a container that asks for a label runs without it, and its timeline
 // says so.
 func TestSELinuxKeepsPodsApart(t *testing.T) {
+	t.Parallel()
 	n := node.Start(t, node.Options{})
 	if !seLinuxEnforces() {
 		if os.Getenv("BERTH_GUEST") == "selinux" {

@@ -54,8 +54,12 @@ func (c *collect) below(root, name string) int {
 
 // A call and an exit can be followed from beginning to end, with and without a pause process.
 func TestTraces(t *testing.T) {
+	t.Parallel()
 	for pause, made := range map[string]string{"always": "create task", "auto": "start shim"} {
-		t.Run(pause, func(t *testing.T) { traces(t, pause, made) })
+		t.Run(pause, func(t *testing.T) {
+			t.Parallel()
+			traces(t, pause, made)
+		})
 	}
 }
 

@@ -255,8 +255,10 @@ var disks = map[string]disk{}
 // PROPERTIES 44: whatever has gone wrong on a node, `berth bundle` has it, and the simulation comes to
 // the same verdicts from the bundle alone, without a broken promise.
 func TestABundleOfAFaultReplaysToTheSameVerdicts(t *testing.T) {
+	t.Parallel()
 	for _, tt := range incidents {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			o := tt.o
 			if tt.name == "disk-of-records-full" {
 				o.Dir = node.TempDir(t)
@@ -299,6 +301,7 @@ func TestABundleOfAFaultReplaysToTheSameVerdicts(t *testing.T) {
 // PROPERTIES 44: a berth with a defect has run on a node. From the bundle alone the simulation, with a
 // berth that does not have it, says which verdict was wrong, and what it should have been.
 func TestAPlantedDefectIsFoundFromItsBundle(t *testing.T) {
+	t.Parallel()
 	for name, d := range map[string]struct {
 		file, right, wrong string
 		play               func(t *testing.T, n *node.Node, f *faults) []string
@@ -323,6 +326,7 @@ func TestAPlantedDefectIsFoundFromItsBundle(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			program := planted(t, d.file, d.right, d.wrong)
 			n, f := start(t, node.Options{Args: quick, Program: program})
 			id := d.play(t, n, f)[0]
@@ -340,6 +344,7 @@ func TestAPlantedDefectIsFoundFromItsBundle(t *testing.T) {
 // container and a command, so that errors and logs have them, too. None is in the bundle of that
 // node.
 func TestABundleOfANodeFullOfSecretsHasNone(t *testing.T) {
+	t.Parallel()
 	const secret = "hunter2"
 	dir := node.TempDir(t)
 	settings := strings.ReplaceAll(`[image]

@@ -37,6 +37,7 @@ func notWritten(t *testing.T, n *node.Node, why string) bool {
 // what is on record, makes nothing, says why, and keeps watching what runs. Once the disk can be
 // written it goes on without a restart, and the code of what ended meanwhile is right.
 func TestBerthServesWithADiskThatCanOnlyBeRead(t *testing.T) {
+	t.Parallel()
 	dir, root := node.TempDir(t), node.TempDir(t)
 	const flags = unix.MS_NODEV | unix.MS_NOSUID
 	if err := unix.Mount("tmpfs", root, "tmpfs", flags, "mode=0700,size=268435456"); err != nil {

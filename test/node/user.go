@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -18,12 +19,16 @@ import (
 	"berth/test/command"
 )
 
-// What a user has of this host: an ID that nobody else is expected to have, and subordinate ones.
+// Each user has an ID of its own, from the first one on, and a range of subordinate IDs. Somebody else
+// is not expected to have them on this host.
 const (
-	userID         = 61234
-	firstOfUser    = 1612340000
-	subordinateIDs = 65536
+	firstUser        = 61234
+	firstSubordinate = 1612340000
+	subordinates     = 65536
 )
+
+// users counts the users of this process.
+var users atomic.Int64
 
 // User is a user without root, with a home directory and a delegated cgroup, as a session of systemd's
 // has it. This host does not know the user: what is in /etc for that is seen by what the user runs
@@ -31,6 +36,8 @@ const (
 // closed.
 type User struct {
 	t     testing.TB
+	id    int
+	first int // of the subordinate IDs
 	Home  string
 	Group string // the directory of the cgroup
 	files string // what the user sees on top of /etc, /run and /var/lib
@@ -46,7 +53,8 @@ var closed = []string{
 // executed wherever the source is.
 func NewUser(t testing.TB) *User {
 	t.Helper()
-	u := &User{t: t, Home: TempDir(t), files: TempDir(t)}
+	number := int(users.Add(1)) - 1
+	u := &User{t: t, id: firstUser + number, first: firstSubordinate + number*subordinates, Home: TempDir(t), files: TempDir(t)}
 	u.Group = filepath.Join(unified(), filepath.Base(u.Home))
 	t.Cleanup(func() { RemoveGroup(u.Group) })
 	if err := os.Mkdir(filepath.Join(u.Home, "build"), 0o755); err != nil {
@@ -62,9 +70,9 @@ func NewUser(t testing.TB) *User {
 		}
 	}
 	for name, text := range map[string]string{
-		"passwd": fmt.Sprintf("root:x:0:0::/root:/bin/sh\nberth-test:x:%d:%d::%s:/bin/sh\n", userID, userID, u.Home),
-		"subuid": fmt.Sprintf("berth-test:%d:%d\n", firstOfUser, subordinateIDs),
-		"subgid": fmt.Sprintf("berth-test:%d:%d\n", firstOfUser, subordinateIDs),
+		"passwd": fmt.Sprintf("root:x:0:0::/root:/bin/sh\nberth-test:x:%d:%d::%s:/bin/sh\n", u.id, u.id, u.Home),
+		"subuid": fmt.Sprintf("berth-test:%d:%d\n", u.first, subordinates),
+		"subgid": fmt.Sprintf("berth-test:%d:%d\n", u.first, subordinates),
 	} {
 		if err := os.WriteFile(filepath.Join(u.files, "etc", name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
@@ -102,7 +110,7 @@ func (u *User) delegate() {
 func (u *User) Own(paths ...string) {
 	u.t.Helper()
 	for _, path := range paths {
-		if err := os.Chown(path, userID, userID); err != nil {
+		if err := os.Chown(path, u.id, u.id); err != nil {
 			u.t.Fatal(err)
 		}
 	}
@@ -128,7 +136,7 @@ func (u *User) command(limit time.Duration, before string, argv []string) *exec.
 		mount --bind ` + Module(u.t) + `/build ` + u.Home + `/build
 		` + before + `
 		cd ` + u.Home + `
-		exec setpriv --reuid ` + strconv.Itoa(userID) + ` --regid ` + strconv.Itoa(userID) + ` --clear-groups --bounding-set=-sys_resource "$@"`
+		exec setpriv --reuid ` + strconv.Itoa(u.id) + ` --regid ` + strconv.Itoa(u.id) + ` --clear-groups --bounding-set=-sys_resource "$@"`
 	cmd := command.Asking(u.t, limit, u.waits, "unshare", append([]string{"--mount", "--propagation", "private", "sh", "-c", script, "sh"}, argv...)...) //nolint:gosec // of the test
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + u.Home, "TMPDIR=" + u.Home}
 	return cmd
@@ -145,7 +153,7 @@ func (u *User) NothingIsLeft() {
 		if err != nil || len(cmdline) == 0 { // it has ended, and may wait for its parent
 			return
 		}
-		if id := info.Sys().(*syscall.Stat_t).Uid; id == userID || id >= firstOfUser && id < firstOfUser+subordinateIDs {
+		if id := int(info.Sys().(*syscall.Stat_t).Uid); id == u.id || id >= u.first && id < u.first+subordinates {
 			u.t.Errorf("process %d of user %d is left: %s", pid, id, strings.ReplaceAll(string(cmdline), "\x00", " "))
 		}
 	})
