@@ -34,6 +34,7 @@ import (
 // no restart is counted, what ends in any part of the two changes has its own code, no line of a log is
 // missing unless the log says so, and everything works afterwards.
 func TestAKubeletGoesOnWithAdoptedPods(t *testing.T) {
+	t.Parallel()
 	for _, evented := range node.Pick(t, "kubelet's way to see changes", "lists", "events") {
 		t.Run(evented, func(t *testing.T) {
 			k := start(t, node.Options{External: true}, evented == "events", fmt.Sprintf("containerLogMaxSize: %q", fmt.Sprint(rotation)), "containerLogMaxFiles: 100", "containerLogMonitorInterval: 3s")

@@ -18,6 +18,7 @@ import (
 // and a directory in it. It stays mounted when berth is killed and its name is removed, goes with the
 // pod, and an artifact that cannot be laid out keeps its pod waiting with the reason.
 func TestAnArtifactIsAVolumeOfAPod(t *testing.T) {
+	t.Parallel()
 	both(t, func(t *testing.T, k *kubelet) {
 		reg := testregistry.Start(t)
 		push := func(name, title string) string {

@@ -24,6 +24,7 @@ import (
 // PROPERTIES 24: the kubelet changes containers while they run: it resizes a pod in place, takes
 // processors away for a pod that has them alone, and rotates logs.
 func TestContainersChangeWhileTheyRun(t *testing.T) {
+	t.Parallel()
 	processors := runtime.NumCPU()
 	if processors < 2 {
 		t.Fatal("a processor for one pod alone needs a second one for all others")

@@ -25,6 +25,7 @@ import (
 // the pod, whose containers it would make anew; nor does any restart cost it more than the one
 // stream that broke: after five the kubelet does without events for good.
 func TestARecreatedSandboxOutlivesBerth(t *testing.T) {
+	t.Parallel()
 	k := start(t, node.Options{ServiceManager: true}, true)
 	g := k.pleg()
 	k.add("shared", "shared")

@@ -18,11 +18,13 @@ import (
 	"berth/test/node"
 )
 
-// both runs a test with and without the kubelet reading berth's events and statistics. Where it
-// reads events, a service manager keeps berth's socket, without which a restart of berth would cost
-// the kubelet several of the five streams after which it does without events.
+// both runs a test with a kubelet that reads berth's events and statistics and with one that does not,
+// or with one of them: see [node.Pick]. Where it reads events, a service manager keeps berth's socket,
+// without which a restart of berth would cost the kubelet several of the five streams after which it
+// does without events.
 func both(t *testing.T, f func(t *testing.T, k *kubelet)) {
-	for _, evented := range []bool{false, true} {
+	t.Helper()
+	for _, evented := range node.Pick(t, "kubelet's way to see changes", false, true) {
 		t.Run(fmt.Sprint("evented ", evented), func(t *testing.T) { f(t, start(t, node.Options{ServiceManager: evented}, evented)) })
 	}
 }
@@ -30,6 +32,7 @@ func both(t *testing.T, f func(t *testing.T, k *kubelet)) {
 // An init container comes before a sidecar and that before the container; probes are commands, HTTP
 // and TCP; hooks run; volumes and limits are there; logs, statistics and commands are passed on.
 func TestAPodIsServed(t *testing.T) {
+	t.Parallel()
 	both(t, func(t *testing.T, k *kubelet) {
 		k.add("web", "web")
 		p := k.until("web", "ready", pod.ready)
@@ -107,6 +110,7 @@ func (k *kubelet) measured(name, container string) bool {
 
 // Codes, reasons and messages of ends are those that happened, and the kubelet acts on them.
 func TestEndsAreReported(t *testing.T) {
+	t.Parallel()
 	both(t, func(t *testing.T, k *kubelet) {
 		for _, name := range []string{"crash", "sick", "oom", "job"} {
 			k.add(name, name)
@@ -148,6 +152,7 @@ func TestEndsAreReported(t *testing.T) {
 
 // PROPERTIES 4: pods go on while the kubelet is killed and started again, and while berth is.
 func TestPodsOutliveTheKubeletAndBerth(t *testing.T) {
+	t.Parallel()
 	both(t, func(t *testing.T, k *kubelet) {
 		k.add("web", "web")
 		before := k.until("web", "ready", pod.ready).only()

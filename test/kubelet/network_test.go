@@ -21,49 +21,48 @@ import (
 // without a process. They go on when a container of the pod is restarted, when berth is killed, and
 // when the pod gets another shim. Nothing that was made for them is left.
 func TestTheNetworkOfAPodWithoutAProcessIsMeasured(t *testing.T) {
-	for name, external := range map[string]bool{"embedded": false, "external": true} {
-		t.Run(name, func(t *testing.T) {
-			k := start(t, node.Options{External: external, Args: []string{"--set", "pod.pause=auto"}}, false)
-			k.add("web", "web") // whose probes cause traffic
-			id := strings.TrimPrefix(k.until("web", "ready", pod.ready).only().ContainerID, "berth://")
-			sandbox := k.sandbox(id)
-			st, err := k.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandbox, Verbose: true})
-			if err != nil || !strings.Contains(st.GetInfo()["info"], `"pid":0`) {
-				t.Fatalf("the pod has a process: %s %v", st.GetInfo()["info"], err)
+	t.Parallel()
+	node.Modes(t, func(t *testing.T, external bool) {
+		k := start(t, node.Options{External: external, Args: []string{"--set", "pod.pause=auto"}}, false)
+		k.add("web", "web") // whose probes cause traffic
+		id := strings.TrimPrefix(k.until("web", "ready", pod.ready).only().ContainerID, "berth://")
+		sandbox := k.sandbox(id)
+		st, err := k.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandbox, Verbose: true})
+		if err != nil || !strings.Contains(st.GetInfo()["info"], `"pid":0`) {
+			t.Fatalf("the pod has a process: %s %v", st.GetInfo()["info"], err)
+		}
+		seen := k.received(t, 0)
+		restart := func() {
+			before := k.until("web", "ready", pod.ready).only().RestartCount
+			if err := syscall.Kill(k.Pid(id), syscall.SIGKILL); err != nil {
+				t.Fatal(err)
 			}
-			seen := k.received(t, 0)
-			restart := func() {
-				before := k.until("web", "ready", pod.ready).only().RestartCount
-				if err := syscall.Kill(k.Pid(id), syscall.SIGKILL); err != nil {
-					t.Fatal(err)
-				}
-				now := k.until("web", "ready again", func(p pod) bool { return p.ready() && p.only().RestartCount > before }).only()
-				id = strings.TrimPrefix(now.ContainerID, "berth://")
-			}
-			restart()
-			seen = k.received(t, seen)
-			k.Berth.Kill(syscall.SIGKILL)
-			k.StartBerth()
-			seen = k.received(t, seen)
-			shim := k.Shims()[sandbox]
-			if err := syscall.Kill(shim, syscall.SIGKILL); err != nil {
-				t.Fatalf("the shim, process %d: %v", shim, err)
-			}
-			k.until("web", "ready with another shim", func(p pod) bool {
-				now := k.Shims()[sandbox]
-				return p.ready() && now != 0 && now != shim
-			})
-			k.received(t, seen)
-			if made := k.madeFor(t, sandbox); len(made) == 0 {
-				t.Error("no cgroup has the ID of the sandbox")
-			}
-			k.remove("web")
-			k.gone()
-			if !k.eventually(func() bool { return len(k.madeFor(t, sandbox)) == 0 }) {
-				t.Errorf("left behind: %q", k.madeFor(t, sandbox))
-			}
+			now := k.until("web", "ready again", func(p pod) bool { return p.ready() && p.only().RestartCount > before }).only()
+			id = strings.TrimPrefix(now.ContainerID, "berth://")
+		}
+		restart()
+		seen = k.received(t, seen)
+		k.Berth.Kill(syscall.SIGKILL)
+		k.StartBerth()
+		seen = k.received(t, seen)
+		shim := k.Shims()[sandbox]
+		if err := syscall.Kill(shim, syscall.SIGKILL); err != nil {
+			t.Fatalf("the shim, process %d: %v", shim, err)
+		}
+		k.until("web", "ready with another shim", func(p pod) bool {
+			now := k.Shims()[sandbox]
+			return p.ready() && now != 0 && now != shim
 		})
-	}
+		k.received(t, seen)
+		if made := k.madeFor(t, sandbox); len(made) == 0 {
+			t.Error("no cgroup has the ID of the sandbox")
+		}
+		k.remove("web")
+		k.gone()
+		if !k.eventually(func() bool { return len(k.madeFor(t, sandbox)) == 0 }) {
+			t.Errorf("left behind: %q", k.madeFor(t, sandbox))
+		}
+	})
 }
 
 // sandbox is the sandbox of a container.

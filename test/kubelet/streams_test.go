@@ -24,6 +24,7 @@ import (
 
 // A stream that a client opens at the kubelet, as kubectl does, is passed on to berth.
 func TestStreamsThroughAKubelet(t *testing.T) {
+	t.Parallel()
 	k := start(t, node.Options{}, false)
 	k.add("web", "web")
 	k.until("web", "ready", pod.ready)
