@@ -15,7 +15,6 @@ import (
 
 func main() {
 	root := ctl.New(daemon.Serve, daemon.Adopt)
-	root.AddCommand(ctl.Hidden(daemon.HolderCommand, "Keep exec and port-forward while berth is away", daemon.HoldStreams))
 	err := root.Execute()
 	if err == nil {
 		return

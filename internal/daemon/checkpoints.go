@@ -47,9 +47,9 @@ func (d *daemon) beginCheckpoint(ctx context.Context, t pod.Target, location str
 		Target: t,
 		By:     event.ClientOf(ctx),
 		Args:   []string{location},
-	}, nil)
+	})
 	if err != nil {
 		return nil, err
 	}
-	return func(err error) { v.End(0, err, 0, 0, nil) }, nil
+	return func(err error) { v.End(0, err, 0, 0) }, nil
 }

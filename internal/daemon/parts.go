@@ -60,7 +60,6 @@ func (d *daemon) parts(changes <-chan config.Config) []part {
 		{"NRI plug-ins", onceRestored, d.runPlugins},
 		{"registration of NRI plug-ins", onceRestored, d.admitPlugins},
 		{"streams", onceRestored, d.streams.Run}, // the tasks of what an earlier berth left are known
-		{"kept streams", onceRestored, d.keeper.Run},
 		{"streaming server", atOnce, d.persistently("serve streams", d.server.Run)},
 		{"streaming socket", atOnce, d.persistently("serve streams on streams.socket", d.serveStreamSocket)},
 	}

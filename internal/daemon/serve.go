@@ -22,12 +22,11 @@ const stopTimeout = 5 * time.Second
 // openCRI makes the server of CRI, which is served once the parts below it run.
 func (d *daemon) openCRI() error {
 	d.metrics.Read(observe.Sources{
-		Pods:        d.core.Pods,
-		Feed:        d.core.Feed,
-		Budgets:     d.streams.Budgets(),
-		KeptStreams: d.keeper.Held,
-		LogDropped:  d.log.Dropped,
-		Tracing:     d.tracing,
+		Pods:       d.core.Pods,
+		Feed:       d.core.Feed,
+		Budgets:    d.streams.Budgets(),
+		LogDropped: d.log.Dropped,
+		Tracing:    d.tracing,
 	})
 	d.metrics.ReadImages(d.images)
 	d.cri = cri.NewServer(

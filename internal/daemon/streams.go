@@ -14,7 +14,6 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/base/config"
-	"berth/internal/base/version"
 	"berth/internal/heart/pod"
 	"berth/internal/host/cgroup"
 	"berth/internal/host/logs"
@@ -55,18 +54,7 @@ func (d *daemon) openStreams() (err error) {
 		return err
 	}
 	d.server = stream.NewServer(cfg, d.streams)
-	holders := d.holders()
-	d.keeper, err = stream.NewKeeper(stream.KeeperConfig{
-		Dir:       filepath.Join(d.cfg.State, "streams"),
-		Enabled:   d.cfg.Streams.Keep,
-		Terminals: d.cfg.Audit.Sessions == "",
-		Version:   version.String(),
-		Spawn:     holders.spawn,
-		Killed:    holders.sweep,
-		Shim:      d.ctrd.Shim,
-		Logger:    d.log.Logger,
-	}, d.server)
-	return err
+	return nil
 }
 
 // serveStreamSocket serves streams on streams.socket as well, if there is one. The socket is for

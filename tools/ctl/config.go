@@ -60,6 +60,9 @@ func configCommand() *cobra.Command {
 					return err
 				}
 				fmt.Fprintln(cmd.OutOrStdout(), "the configuration is valid")
+				for _, warning := range c.Retired() {
+					fmt.Fprintln(cmd.OutOrStdout(), warning)
+				}
 				if len(c.Files) == 1 {
 					return nil
 				}

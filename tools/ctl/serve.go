@@ -148,7 +148,7 @@ func (a *app) runService(cmd *cobra.Command, read func() (config.Loaded, error))
 	}
 	defer restore()
 
-	warnOfExposure(log.Logger, loaded)
+	warnOfSettings(log.Logger, loaded)
 	changes := make(chan config.Config)
 	wg.Go(func() { // until writing ends, which is after the service
 		for {
@@ -191,12 +191,15 @@ func reload(log *slog.Logger, cfg config.Config, read func() (config.Loaded, err
 		log.Warn("the configuration was read again, and some settings need a restart of berth", "settings", restart)
 	}
 	log.Info("the configuration was read again", "files", loaded.Files, "changed", changed)
-	warnOfExposure(log, loaded)
+	warnOfSettings(log, loaded)
 	return next, true
 }
 
-// warnOfExposure logs what is wrong with the modes of the configuration files.
-func warnOfExposure(log *slog.Logger, loaded config.Loaded) {
+// warnOfSettings logs which configuration files are open to others, and which settings are retired.
+func warnOfSettings(log *slog.Logger, loaded config.Loaded) {
+	for _, warning := range loaded.Retired() {
+		log.Warn("setting without an effect", "setting", warning)
+	}
 	for _, err := range loaded.CheckFiles() {
 		log.Warn("the configuration file is open to others", "err", err)
 	}

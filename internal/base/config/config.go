@@ -163,7 +163,6 @@ type Streams struct {
 	Socket   string `toml:"socket" doc:"Unix socket on which they are served as well, for berth's commands outside the network namespace of berth. The commands look for it at the path of the CRI socket with .streams behind it. Its mode is 0600. Empty: none."`
 	CertFile string `toml:"cert_file" doc:"PEM file of the certificate. It is read again for each connection. Empty: no TLS."`
 	KeyFile  string `toml:"key_file" doc:"PEM file of the certificate's key."`
-	Keep     bool   `toml:"keep" doc:"Let exec and port-forward go on while berth is stopped, killed or restarted: their connections belong to a process of their own. Not those with TLS, not terminals while audit.sessions is set, and not attached clients. A change holds for new streams."`
 }
 
 // NRI configures the plug-ins of the Node Resource Interface.
@@ -367,7 +366,7 @@ func Default() Config {
 	}
 }
 
-// Parse reads TOML and completes it with the defaults.
+// Parse reads TOML and completes it with the defaults. Settings that are retired are passed over.
 func Parse(b []byte) (Config, error) {
 	c := Default()
 	dec := toml.NewDecoder(bytes.NewReader(b)).DisallowUnknownFields()
@@ -378,10 +377,14 @@ func Parse(b []byte) (Config, error) {
 	case errors.As(err, &strict):
 		var errs []error
 		for _, e := range strict.Errors {
-			row, _ := e.Position()
-			errs = append(errs, unknown(strings.Join(e.Key(), "."), fmt.Sprintf("line %d: ", row)))
+			if key := strings.Join(e.Key(), "."); retired[key] == "" {
+				row, _ := e.Position()
+				errs = append(errs, unknown(key, fmt.Sprintf("line %d: ", row)))
+			}
 		}
-		return Config{}, errors.Join(errs...)
+		if len(errs) > 0 {
+			return Config{}, errors.Join(errs...)
+		}
 	case errors.As(err, &bad):
 		row, col := bad.Position()
 		return Config{}, fmt.Errorf("line %d, column %d: %w: %w", row, col, err, errdefs.ErrInvalidArgument)
@@ -401,6 +404,9 @@ func (c *Config) Set(key, value string) error {
 			return []byte(leaf + " = " + v)
 		}
 		return []byte("[" + strings.Join(table, ".") + "]\n" + leaf + " = " + v)
+	}
+	if retired[key] != "" {
+		return nil
 	}
 	if !slices.Contains(c.keys(), key) {
 		return unknown(key, "")

@@ -28,7 +28,7 @@ func blocks(t *testing.T, file, language string) (all []string) {
 // match returns the files of the repository that match a pattern.
 func match(t *testing.T, pattern string) []string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join("../..", pattern))
+	files, err := filepath.Glob(filepath.Join("../../..", pattern))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no file is %s: %v", pattern, err)
 	}

@@ -137,19 +137,6 @@ func (s *Shims) BundleLeft(id string) bool {
 	return false
 }
 
-// Bundle returns the directory of the bundle of a task, in one of containerd's directories; "" if
-// none is there.
-func (s *Shims) Bundle(id string) string {
-	dirs, _ := s.bundleDirs() // of those that could be looked at
-	for _, dir := range dirs {
-		bundle := filepath.Join(dir, id)
-		if _, err := os.Lstat(bundle); err == nil {
-			return bundle
-		}
-	}
-	return ""
-}
-
 func removeBundleAt(bundle, id string) error {
 	if _, err := os.Lstat(bundle); errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -15,8 +15,6 @@ type Sources struct {
 	Pods    *pod.Controller
 	Feed    *feed.Feed
 	Budgets []*budget.Budget
-	// KeptStreams is how many streams outlive berth.
-	KeptStreams func() int
 	// LogDropped counts the records of berth's log that were dropped.
 	LogDropped func() uint64
 	// Tracing may be nil: no span was dropped.
@@ -35,8 +33,6 @@ func (m *Metrics) Read(s Sources) {
 		budgets(s.Budgets),
 		counter("berth_log_dropped_total", "Records of berth's log that were dropped because standard error was not read.", s.LogDropped),
 		counter("berth_trace_spans_dropped_total", "Spans that were dropped because the collector did not take them.", s.Tracing.dropped),
-		gauge("berth_kept_streams", "Execs and port-forwards that belong to a process of their own, and outlive berth.",
-			func() float64 { return float64(s.KeptStreams()) }),
 		gauge("berth_lanes_waiting", "Lanes that are not idle.",
 			func() float64 { return float64(len(s.Pods.Lanes())) }),
 		gauge("berth_oldest_unsettled_exit_seconds", "Age of the oldest exit that was reported and is not settled.",

@@ -212,25 +212,6 @@ func remove(path string) bool {
 	return rmdirs(path) == nil
 }
 
-// Leave moves this process out of its group, if that is one of Groups, and removes the group. Call
-// it at the end of a program whose parent does not wait for it, because the group would be left
-// behind. Without a group it does nothing.
-func Leave() error {
-	root, err := unified()
-	own := ownGroup()
-	if err != nil || !strings.HasPrefix(filepath.Base(own), "berth-") {
-		return nil //nolint:nilerr // the hierarchy is mounted nowhere
-	}
-	path := root + own
-	if err := os.WriteFile(filepath.Join(filepath.Dir(path), "cgroup.procs"), []byte("0"), 0); err != nil {
-		return fmt.Errorf("leave cgroup %s: %w", path, err)
-	}
-	if err := unix.Rmdir(path); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("remove cgroup %s: %w", path, err)
-	}
-	return nil
-}
-
 // End ends the processes of runs for id that were cut off, in this berth or in an earlier one, and
 // returns when all have ended. During the grace period (see NewGroups), End gives them time to end
 // by themselves. A run that goes on is cut off. Processes of finished runs are not touched. If ctx

@@ -25,9 +25,7 @@
 //   - The first line about an access is on the disk before the access begins. Where it cannot be
 //     written within two seconds, the access is refused, unless the configuration lets it in; then
 //     the file says later how many lines are missing.
-//   - A line that says how an access has ended waits for the disk in memory, within a bound. An access
-//     that outlives berth is noted before its first line is written, so a kill in between leaves a last
-//     line without a first one, and never the other way round.
+//   - A line that says how an access has ended waits for the disk in memory, within a bound.
 //   - A line is JSON, and has the SHA-256 of the line before. A line that is changed, inserted or
 //     taken out anywhere but at the end breaks the chain. What was taken from the end is seen by
 //     whoever has kept the hash of a later line, which Result returns: the chain alone cannot say it.

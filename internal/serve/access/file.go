@@ -24,8 +24,6 @@ const (
 	maxWaiting = 4096
 	// again is how long to wait after an error of the disk.
 	again = time.Second
-	// maxTail is how much of the end of the file is looked through, in bytes.
-	maxTail = 4 << 20
 	// maxLine is how long a line may be that is taken for one.
 	maxLine = 64 << 10
 )
@@ -38,9 +36,7 @@ type file struct {
 	mu struct {
 		sync.Mutex
 		waiting []wanted
-		missing int      // lines that found no room among those that wait
-		counted []wanted // those of them of which somebody wants to know when the count is on the disk
-		over    bool     // nothing is written any more
+		missing int // lines that found no room among those that wait
 	}
 	poke chan struct{}
 
@@ -50,27 +46,12 @@ type file struct {
 	before string   // its hash
 	known  bool     // these two are
 	torn   bool     // the last line was not whole
-	// ended are the sessions that have ended by the end of the file, which is read when the first line
-	// comes that an earlier berth may have written; nil before.
-	ended map[string]bool
 }
 
 // wanted is a line that is to be written.
 type wanted struct {
-	record   Record
-	done     chan error    // nil: nobody waits
-	recorded func(ok bool) // nil: nobody wants to know
-	// resumed says that an earlier berth may have written it. Then it is not written again, and counts as
-	// recorded.
-	resumed bool
-	written func() // called before recorded, unless an earlier berth has written it; may be nil
-}
-
-// tell says what became of a line that nobody waits for.
-func (w wanted) tell(ok bool) {
-	if w.recorded != nil {
-		w.recorded(ok)
-	}
+	record Record
+	done   chan error // nil: nobody waits
 }
 
 func newFile(path string, log *slog.Logger) *file {
@@ -79,36 +60,17 @@ func newFile(path string, log *slog.Logger) *file {
 
 var errTimeout = errors.New("the disk has not answered in time")
 
-// writeLater has a line written, and waits for nothing. w.recorded, unless it is nil, is called once: with true
-// when the line is on the disk, or the count of those that are missing, and with false when berth stops first.
-// Where too many wait for the count, it is called with true before that is on the disk.
-func (f *file) writeLater(w wanted) {
+// writeLater queues a line and does not wait for the disk. If the queue is full, the line is counted
+// as missing.
+func (f *file) writeLater(r Record) {
 	f.mu.Lock()
-	over := f.mu.over
-	tooMany := false
-	switch {
-	case over:
-	case len(f.mu.waiting) >= maxWaiting:
-		tooMany = !f.missLocked(w)
-	default:
-		f.mu.waiting = append(f.mu.waiting, w)
+	if len(f.mu.waiting) < maxWaiting {
+		f.mu.waiting = append(f.mu.waiting, wanted{record: r})
+	} else {
+		f.mu.missing++
 	}
 	f.mu.Unlock()
-	if over || tooMany {
-		w.tell(tooMany)
-	}
 	f.wake()
-}
-
-// missLocked counts a line that is not written. It reports whether what became of it is told later; so many
-// wait for that at most as lines wait. f.mu must be held.
-func (f *file) missLocked(w wanted) bool {
-	f.mu.missing++
-	if w.recorded == nil || len(f.mu.counted) >= maxWaiting {
-		return false
-	}
-	f.mu.counted = append(f.mu.counted, w)
-	return true
 }
 
 func (f *file) wake() {
@@ -158,7 +120,6 @@ func (f *file) run(ctx context.Context) error {
 
 func (f *file) loop(ctx context.Context) {
 	defer f.close()
-	defer f.stop()
 	for failing := false; ; {
 		err := f.flush()
 		if failing != (err != nil) {
@@ -183,22 +144,11 @@ func (f *file) loop(ctx context.Context) {
 	}
 }
 
-// stop tells those who want to know what was not written.
-func (f *file) stop() {
-	f.mu.Lock()
-	left := slices.Concat(f.mu.waiting, f.mu.counted)
-	f.mu.waiting, f.mu.counted, f.mu.over = nil, nil, true
-	f.mu.Unlock()
-	for _, l := range left {
-		l.tell(false)
-	}
-}
-
 // flush writes all lines that wait, and puts them onto the disk. Those that somebody waits for are not
 // tried again: the access is refused, and the line says that it began.
 func (f *file) flush() error {
 	f.mu.Lock()
-	lines, missing, counted := f.mu.waiting, f.mu.missing, len(f.mu.counted)
+	lines, missing := f.mu.waiting, f.mu.missing
 	f.mu.waiting = nil
 	f.mu.Unlock()
 	if len(lines) == 0 && missing == 0 && f.f != nil {
@@ -212,37 +162,25 @@ func (f *file) flush() error {
 			l.done <- err
 		case err != nil:
 			left = append(left, l)
-		default:
-			l.tell(true)
 		}
 	}
 	f.mu.Lock()
 	if err == nil {
-		told := f.mu.counted[:counted]
 		f.mu.missing -= missing
-		f.mu.counted = slices.Clone(f.mu.counted[counted:])
 		f.mu.Unlock()
-		for _, l := range told {
-			l.tell(true)
-		}
 		return nil
 	}
 	all := slices.Concat(left, f.mu.waiting)
 	kept := all[:min(len(all), maxWaiting)]
 	f.mu.waiting = kept
-	var dropped []wanted
 	for _, l := range all[len(kept):] {
-		if l.done != nil || !f.missLocked(l) {
-			dropped = append(dropped, l)
+		if l.done != nil {
+			l.done <- err // which has room
+		} else {
+			f.mu.missing++
 		}
 	}
 	f.mu.Unlock()
-	for _, l := range dropped {
-		if l.done != nil {
-			l.done <- err
-		}
-		l.tell(true) // it is counted
-	}
 	return err
 }
 
@@ -264,15 +202,8 @@ func (f *file) append(lines []wanted, missing int) error {
 	if missing > 0 {
 		records = append(records, Record{At: time.Now(), What: Missing, Count: missing})
 	}
-	if err := f.lookBack(lines); err != nil { // an end that is on record twice is better than no line at all
-		f.log.Warn("it cannot be found out whether the ends of accesses are on record, and they are written again", "file", f.path, "err", err)
-	}
-	var written []wanted
 	for _, l := range lines {
-		if !l.resumed || !f.ended[l.record.Session] {
-			records = append(records, l.record)
-			written = append(written, l)
-		}
+		records = append(records, l.record)
 	}
 	var b bytes.Buffer
 	number, before := f.number, f.before
@@ -302,14 +233,6 @@ func (f *file) append(lines []wanted, missing int) error {
 		return fmt.Errorf("write the audit file: %w", err)
 	}
 	f.number, f.before, f.torn = number, before, false
-	for _, l := range written {
-		if l.resumed && f.ended != nil {
-			f.ended[l.record.Session] = true
-		}
-		if l.written != nil {
-			l.written()
-		}
-	}
 	return nil
 }
 
@@ -377,31 +300,6 @@ func (f *file) goOn(opened *os.File, size int64) error {
 		f.torn = true
 		f.number++
 		lines = lines[:max(i, 0)]
-	}
-	return nil
-}
-
-// lookBack finds out once, if an earlier berth may have written one of the lines, which sessions have ended by
-// the end of the file. What is not found out then is tried again with the next such line.
-func (f *file) lookBack(lines []wanted) error {
-	if f.ended != nil || !slices.ContainsFunc(lines, func(l wanted) bool { return l.resumed }) {
-		return nil
-	}
-	st, err := f.f.Stat()
-	if err != nil {
-		return fmt.Errorf("read the end of the audit file: %w", err)
-	}
-	from := max(0, st.Size()-maxTail)
-	b, err := io.ReadAll(io.NewSectionReader(f.f, from, st.Size()-from))
-	if err != nil {
-		return fmt.Errorf("read the end of the audit file: %w", err)
-	}
-	f.ended = map[string]bool{}
-	for line := range bytes.Lines(b) {
-		var r Record
-		if json.Unmarshal(line, &r) == nil && r.What == Ended {
-			f.ended[r.Session] = true
-		}
 	}
 	return nil
 }

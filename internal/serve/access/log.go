@@ -5,7 +5,6 @@ package access
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -75,7 +74,6 @@ type visit struct {
 	record  Record
 	began   time.Time
 	cast    *cast // nil: nothing is kept
-	resumed bool  // another berth began it, and may have put its end on record
 	probe   bool  // it is in the file alone
 }
 
@@ -86,14 +84,10 @@ func (probe) Wrote([]byte)        {}
 func (probe) Resized(_, _ uint16) {}
 
 // End implements stream.Visit. There is nothing to record.
-func (probe) End(_ int32, _ error, _, _ int64, recorded func(bool)) {
-	if recorded != nil {
-		recorded(true)
-	}
-}
+func (probe) End(int32, error, int64, int64) {}
 
 // Begin implements stream.AccessLog.
-func (l *Log) Begin(acc stream.Access, noted func(note []byte) error) (stream.Visit, error) {
+func (l *Log) Begin(acc stream.Access) (stream.Visit, error) {
 	t := acc.Target
 	// A hook has no timeout, and neither has a command that somebody has the kubelet run.
 	isProbe := acc.What == "exec-sync" && acc.By.IsKubelet() && acc.Timeout > 0
@@ -122,22 +116,12 @@ func (l *Log) Begin(acc stream.Access, noted func(note []byte) error) (stream.Vi
 		Container: t.Config.GetMetadata().GetName(),
 		By:        acc.By,
 	}
-	if noted != nil {
-		err := noted(v.note())
-		switch {
-		case err == nil:
-		case l.file == nil || l.cfg.Open:
-			l.cfg.Log.Warn("the end of an access is not recorded if berth is killed before it", "id", t.ID, "err", err)
-		default:
-			return nil, err
-		}
-	}
 	if l.file != nil {
 		first := v.record
 		first.What, first.At, first.Args, first.Port, first.Terminal = Began, v.began, args, acc.Port, acc.Terminal
 		var err error
 		if l.cfg.Open || isProbe { // a probe does not wait for a disk
-			l.file.writeLater(wanted{record: first})
+			l.file.writeLater(first)
 		} else {
 			err = l.file.write(first)
 		}
@@ -164,37 +148,6 @@ func (l *Log) Begin(acc stream.Access, noted func(note []byte) error) (stream.Vi
 	return v, nil
 }
 
-// noted is what is kept of a visit that another berth may have to end.
-type noted struct {
-	Record Record
-	Began  time.Time
-}
-
-// note returns what Resume takes.
-func (v *visit) note() []byte {
-	b, err := json.Marshal(noted{v.record, v.began})
-	if err != nil { // it consists of texts and numbers
-		v.log.cfg.Log.Warn("an access cannot be noted", "id", v.id, "err", err)
-	}
-	return b
-}
-
-// Resume implements stream.AccessLog. What a terminal shows is not kept any more.
-func (l *Log) Resume(b []byte) (stream.Visit, error) {
-	var n noted
-	if err := json.Unmarshal(b, &n); err != nil {
-		return nil, fmt.Errorf("decode what was noted of an access: %w", err)
-	}
-	return &visit{
-		log:     l,
-		id:      n.Record.ID,
-		session: n.Record.Session,
-		record:  n.Record,
-		began:   n.Began,
-		resumed: true,
-	}, nil
-}
-
 // Wrote implements stream.Visit.
 func (v *visit) Wrote(b []byte) {
 	if v.cast != nil {
@@ -210,15 +163,12 @@ func (v *visit) Resized(width, height uint16) {
 }
 
 // End implements stream.Visit.
-func (v *visit) End(code int32, err error, in, out int64, recorded func(bool)) {
+func (v *visit) End(code int32, err error, in, out int64) {
 	took, why := time.Since(v.began), ""
 	if err != nil {
 		why = err.Error()
 	}
-	note := func() {
-		if v.probe {
-			return
-		}
+	if !v.probe {
 		v.log.cfg.Note(v.id, event.AccessEnded{
 			Session: v.session,
 			Access:  v.record.Access,
@@ -233,20 +183,11 @@ func (v *visit) End(code int32, err error, in, out int64, recorded func(bool)) {
 		v.cast.close()
 	}
 	if v.log.file == nil {
-		note()
-		if recorded != nil {
-			recorded(true)
-		}
 		return
 	}
-	w := wanted{record: v.record, recorded: recorded, resumed: v.resumed}
-	w.record.What, w.record.At, w.record.Code, w.record.Err, w.record.In, w.record.Out = Ended, time.Now(), &code, why, in, out
-	if v.resumed {
-		w.written = note
-	} else {
-		note()
-	}
-	v.log.file.writeLater(w)
+	last := v.record
+	last.What, last.At, last.Code, last.Err, last.In, last.Out = Ended, time.Now(), &code, why, in, out
+	v.log.file.writeLater(last)
 }
 
 // bounded returns a command without what is too long of it.

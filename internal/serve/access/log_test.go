@@ -8,14 +8,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -124,7 +122,7 @@ func verify(head string, paths ...string) (Report, error) {
 func TestAnAccessIsOnRecordBeforeItBegins(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log", "audit.log")
 	a, n, stop := start(t, Config{File: path})
-	v, err := a.Begin(access("exec", crictl, "cat", "/etc/shadow"), nil)
+	v, err := a.Begin(access("exec", crictl, "cat", "/etc/shadow"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +131,7 @@ func TestAnAccessIsOnRecordBeforeItBegins(t *testing.T) {
 		got[1].By != crictl || got[1].Pod != "web" || got[1].Namespace != "shop" || got[1].Container != "app" || got[1].ID != "c1" {
 		t.Errorf("%+v", got)
 	}
-	v.End(1, nil, 5, 7, nil)
+	v.End(1, nil, 5, 7)
 	stop()
 	got = lines(t, path)
 	if len(got) != 3 || got[2].What != Ended || *got[2].Code != 1 || got[2].In != 5 || got[2].Out != 7 || got[2].Session != got[1].Session {
@@ -171,11 +169,11 @@ func TestACommandOfTheKubeletIsOnRecordWhenItIsNew(t *testing.T) {
 		access("exec-sync", kubelet, "run"),
 		access("checkpoint", kubelet, "/tmp/c1.tar"),
 	} {
-		v, err := a.Begin(acc, nil)
+		v, err := a.Begin(acc)
 		if err != nil {
 			t.Fatal(err)
 		}
-		v.End(0, nil, 0, 0, nil)
+		v.End(0, nil, 0, 0)
 	}
 	stop()
 	var began []string
@@ -209,75 +207,12 @@ func TestProbesAreNeitherRefusedNorRememberedForEver(t *testing.T) {
 		if i%2 == 0 {
 			acc.Target.ID, acc.Target.Ended = fmt.Sprint(i), ended
 		}
-		if _, err := a.Begin(acc, nil); err != nil {
+		if _, err := a.Begin(acc); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if n := len(a.probes.of); n > 2 || len(a.probes.of["c1"].known) != maxCommands {
 		t.Errorf("%d containers are known, and %d commands of one", n, len(a.probes.of["c1"].known))
-	}
-}
-
-// An access that outlives berth ends on record in the next one, as the same session.
-func TestAnAccessOfAnEarlierBerthEndsOnRecord(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "audit.log")
-	first, _, stop := start(t, Config{File: path})
-	var note []byte
-	_, err := first.Begin(access("exec", crictl, "cat"), func(b []byte) error {
-		note = b
-		if b, err := os.ReadFile(path); bytes.Contains(b, []byte(Began)) {
-			t.Errorf("it is on record before it is noted: %s %v", b, err)
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := first.Begin(access("exec", crictl, "cat"), func([]byte) error { return fs.ErrClosed }); !errors.Is(err, fs.ErrClosed) {
-		t.Errorf("what cannot be noted begins: %v", err)
-	}
-	stop()
-	next, n, stop := start(t, Config{File: path})
-	v, err := next.Resume(note)
-	if err != nil {
-		t.Fatal(err)
-	}
-	recorded := make(chan bool, 1)
-	v.End(3, nil, 5, 7, func(ok bool) { recorded <- ok })
-	ok := <-recorded
-	if got := lines(t, path); !ok || got[len(got)-1].What != Ended {
-		t.Error("it is said to be on record, and is not")
-	}
-	kinds := n.kinds()
-	stop()
-	before := lines(t, path)
-	third, _, stop := start(t, Config{File: path})
-	again, err := third.Resume(note)
-	if err != nil {
-		t.Fatal(err)
-	}
-	again.End(9, nil, 0, 0, func(ok bool) { recorded <- ok })
-	if !<-recorded {
-		t.Error("what is on record as ended is said not to be")
-	}
-	stop()
-	if got := lines(t, path); len(got) != len(before)+1 || got[len(got)-1].What != Started {
-		t.Errorf("what is on record as ended is ended again: %+v", got[len(before):])
-	}
-	v.End(3, nil, 5, 7, func(ok bool) { recorded <- ok }) // as if it were another one
-	if <-recorded {
-		t.Error("what nobody writes any more is said to be on record")
-	}
-	got := before
-	began, ended := got[1], got[len(got)-1]
-	if ended.What != Ended || *ended.Code != 3 || ended.Session != began.Session || ended.By != crictl || ended.Pod != "web" || ended.Out != 7 {
-		t.Errorf("%+v", got)
-	}
-	if !slices.Equal(kinds, []string{"AccessEnded"}) {
-		t.Errorf("%v", kinds)
-	}
-	if _, err := next.Resume([]byte("{")); err == nil {
-		t.Error("a note that is not whole is one")
 	}
 }
 
@@ -288,11 +223,11 @@ func TestWhatIsDoneToALineIsSeen(t *testing.T) {
 	path := filepath.Join(dir, "audit.log")
 	a, _, stop := start(t, Config{File: path})
 	for i := range 10 {
-		v, err := a.Begin(access("exec", crictl, fmt.Sprint(i)), nil)
+		v, err := a.Begin(access("exec", crictl, fmt.Sprint(i)))
 		if err != nil {
 			t.Fatal(err)
 		}
-		v.End(0, nil, 0, 0, nil)
+		v.End(0, nil, 0, 0)
 	}
 	stop()
 	whole, err := os.ReadFile(path)
@@ -343,7 +278,7 @@ func TestTheChainGoesOn(t *testing.T) {
 	path, old := filepath.Join(dir, "audit.log"), filepath.Join(dir, "audit.log.1")
 	one := func(a *Log, arg string) {
 		t.Helper()
-		if _, err := a.Begin(access("exec", crictl, arg), nil); err != nil {
+		if _, err := a.Begin(access("exec", crictl, arg)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -391,7 +326,7 @@ func TestTheChainGoesOnAfterAFullDisk(t *testing.T) {
 	path, old := filepath.Join(dir, "audit.log"), filepath.Join(dir, "audit.log.1")
 	a, _, _ := start(t, Config{File: path})
 	for _, arg := range []string{"first", "refused", "next"} {
-		_, err := a.Begin(access("exec", crictl, arg), nil)
+		_, err := a.Begin(access("exec", crictl, arg))
 		if refused := arg == "refused"; refused != (err != nil) {
 			t.Fatalf("%s: %v", arg, err)
 		}
@@ -419,27 +354,23 @@ func TestAFullDiskFailsAsConfigured(t *testing.T) {
 			t.Fatal(err)
 		}
 		a, n, _ := start(t, Config{File: path, Open: open})
-		v, err := a.Begin(access("exec", crictl, "sh"), nil)
+		v, err := a.Begin(access("exec", crictl, "sh"))
 		if open {
 			if err != nil {
 				t.Fatal(err)
 			}
-			v.End(0, nil, 0, 0, nil)
+			v.End(0, nil, 0, 0)
 			if kinds := n.kinds(); !slices.Equal(kinds, []string{"AccessBegan", "AccessEnded"}) {
 				t.Error(kinds)
 			}
-			var told atomic.Int32 // of those that are on the disk, or counted as missing
 			for range 3 * maxWaiting {
-				a.file.writeLater(wanted{record: Record{What: Began}, recorded: func(bool) { told.Add(1) }})
-			}
-			if got := told.Load(); got > maxWaiting+2 {
-				t.Errorf("%d lines are said to be recorded, of which neither they nor their count is on the disk", got)
+				a.file.writeLater(Record{What: Began})
 			}
 			if err := os.Remove(path); err != nil {
 				t.Fatal(err)
 			}
 			for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-				if r, err := verify("", path); err == nil && r.Missing > maxWaiting && r.Lines > maxWaiting && told.Load() == 3*maxWaiting {
+				if r, err := verify("", path); err == nil && r.Missing > maxWaiting && r.Lines > maxWaiting {
 					break
 				}
 				if time.Now().After(end) {
@@ -461,7 +392,7 @@ func TestAFullDiskFailsAsConfigured(t *testing.T) {
 // PROPERTIES 12: lines come while the disk fails, again and again. What waits for it stays within its bounds.
 func TestWhatWaitsForADiskThatFailsIsBounded(t *testing.T) {
 	f := newFile(t.TempDir(), slog.New(slog.DiscardHandler)) // nothing can be written into a directory
-	came, told := 0, 0
+	came := 0
 	for range 3 {
 		begins, ends := make(chan error), make(chan error) // between these the lines come
 		f.mu.waiting = append(f.mu.waiting, wanted{done: begins}, wanted{done: ends})
@@ -470,50 +401,27 @@ func TestWhatWaitsForADiskThatFailsIsBounded(t *testing.T) {
 		<-begins
 		for range 2 * maxWaiting {
 			came++
-			f.writeLater(wanted{record: Record{What: Ended}, recorded: func(bool) { told++ }})
+			f.writeLater(Record{What: Ended})
 		}
 		<-ends
 		if err := <-flushed; err == nil {
 			t.Fatal("the disk does not fail")
 		}
-		if n := len(f.mu.counted); n > maxWaiting || len(f.mu.waiting) > maxWaiting {
-			t.Errorf("%d lines wait, and of %d that are missing it is to be told", len(f.mu.waiting), n)
+		if n := len(f.mu.waiting); n > maxWaiting {
+			t.Errorf("%d lines wait", n)
 		}
 	}
-	if waiting := len(f.mu.waiting); f.mu.missing != came-waiting || told != came-waiting-len(f.mu.counted) {
-		t.Errorf("of %d lines %d wait, %d are counted as missing, and of %d it is told", came, waiting, f.mu.missing, told)
+	if waiting := len(f.mu.waiting); f.mu.missing != came-waiting {
+		t.Errorf("of %d lines %d wait, and %d are counted as missing", came, waiting, f.mu.missing)
 	}
 	f.path = filepath.Join(f.path, "audit.log")
 	if err := f.flush(); err != nil {
 		t.Fatal(err)
 	}
-	if r, err := verify("", f.path); err != nil || r.Missing+r.Lines != came+2 || told != came || f.mu.missing != 0 {
-		t.Errorf("of %d lines it is told of %d, and %d are left to be counted: %+v %v", came, told, f.mu.missing, r, err)
+	if r, err := verify("", f.path); err != nil || r.Missing+r.Lines != came+2 || f.mu.missing != 0 {
+		t.Errorf("of %d lines %d are left to be counted: %+v %v", came, f.mu.missing, r, err)
 	}
 	f.close()
-}
-
-// A part of the file cannot be read any more. That keeps no line from being written: an end that is on record
-// twice is better than none.
-func TestAnEndIsWrittenThatCannotBeLookedFor(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "audit.log")
-	if err := os.WriteFile(path, []byte("{}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	f := newFile(path, slog.New(slog.DiscardHandler))
-	unreadable, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.f, f.known = unreadable, true
-	recorded := false
-	f.writeLater(wanted{record: Record{What: Ended, Session: "a"}, resumed: true, recorded: func(ok bool) { recorded = ok }})
-	f.writeLater(wanted{record: Record{What: Began, Session: "b"}})
-	err = f.flush()
-	f.close()
-	if got := lines(t, path); err != nil || !recorded || len(got) != 3 || got[1].Session != "a" || got[2].Session != "b" {
-		t.Errorf("on record is %+v, %v", got, err)
-	}
 }
 
 // A disk that does not answer holds up nobody for long.
@@ -521,7 +429,7 @@ func TestADiskThatDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := New(Config{File: "/nowhere", Note: func(string, event.Event) {}}) // it does not run
 		began := time.Now()
-		if _, err := a.Begin(access("exec", crictl, "sh"), nil); !errdefs.IsUnavailable(err) || time.Since(began) != beginTimeout {
+		if _, err := a.Begin(access("exec", crictl, "sh")); !errdefs.IsUnavailable(err) || time.Since(began) != beginTimeout {
 			t.Errorf("%v after %s", err, time.Since(began))
 		}
 	})
@@ -539,7 +447,7 @@ func TestALinkIsNotFollowed(t *testing.T) {
 			t.Fatal(err)
 		}
 		a, _, stop := start(t, Config{File: path})
-		if _, err := a.Begin(access("exec", crictl, "sh"), nil); err == nil {
+		if _, err := a.Begin(access("exec", crictl, "sh")); err == nil {
 			t.Errorf("%s: it is written to", name)
 		}
 		stop()
@@ -555,14 +463,14 @@ func TestTheSessionOfATerminalIsKept(t *testing.T) {
 	a, _, _ := start(t, Config{Sessions: dir})
 	acc := access("exec", crictl, "sh")
 	acc.Terminal = true
-	v, err := a.Begin(acc, nil)
+	v, err := a.Begin(acc)
 	if err != nil {
 		t.Fatal(err)
 	}
 	v.Resized(120, 50)
 	v.Wrote([]byte("caf\xc3"))
 	v.Wrote([]byte("\xa9\n"))
-	v.End(0, nil, 0, 0, nil)
+	v.End(0, nil, 0, 0)
 	v.Wrote([]byte("too late"))
 	var b []byte
 	for end := time.Now().Add(30 * time.Second); bytes.Count(b, []byte("\n")) < 4; time.Sleep(10 * time.Millisecond) {
@@ -603,10 +511,10 @@ func BenchmarkProbe(b *testing.B) {
 	acc := probeOf("true")
 	b.ReportAllocs()
 	for b.Loop() {
-		v, err := a.Begin(acc, nil)
+		v, err := a.Begin(acc)
 		if err != nil {
 			b.Fatal(err)
 		}
-		v.End(0, nil, 0, 0, nil)
+		v.End(0, nil, 0, 0)
 	}
 }

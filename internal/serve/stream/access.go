@@ -30,12 +30,8 @@ type Access struct {
 // AccessLog keeps a record of each access.
 type AccessLog interface {
 	// Begin is called before an access begins. An error refuses it. It may take a moment, and bounds
-	// that itself. noted, unless it is nil, is called with what Resume takes before anything is on
-	// record, so that no kill of berth leaves a record that nobody ends; its error refuses the access.
-	Begin(a Access, noted func(note []byte) error) (Visit, error)
-	// Resume returns a visit that an earlier berth began, by its note, and asks no disk. If the earlier berth
-	// has put its end on record, End puts nothing there.
-	Resume(note []byte) (Visit, error)
+	// that itself.
+	Begin(a Access) (Visit, error)
 }
 
 // Visit is an access that goes on.
@@ -45,9 +41,8 @@ type Visit interface {
 	Wrote(b []byte)
 	Resized(width, height uint16)
 	// End is called once. code is that of a command that has ended; err says why there is none. in and
-	// out count bytes, from the client and to it. recorded, unless it is nil, is called once, from any
-	// goroutine: with true when the end is on record for good, with false when berth stops before that.
-	End(code int32, err error, in, out int64, recorded func(ok bool))
+	// out count bytes, from the client and to it.
+	End(code int32, err error, in, out int64)
 }
 
 // visited carries out an access, and keeps a record of it. do returns the code of a command.
@@ -57,14 +52,14 @@ func (s *Service) visited(ctx context.Context, a Access, c *client, do func() (i
 		return err
 	}
 	a.By = event.ClientOf(ctx)
-	v, err := s.cfg.AccessLog.Begin(a, nil)
+	v, err := s.cfg.AccessLog.Begin(a)
 	if err != nil {
 		return err
 	}
 	var in, out atomic.Int64
 	c.count(a.Terminal, v, &in, &out)
 	code, err := int32(0), errors.New("it panicked")
-	defer func() { v.End(code, err, in.Load(), out.Load(), nil) }()
+	defer func() { v.End(code, err, in.Load(), out.Load()) }()
 	code, err = do()
 	return err
 }

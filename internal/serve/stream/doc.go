@@ -27,58 +27,11 @@
 // One goroutine for each process goes through these steps. It does not use the context of the call
 // that asked for the process, so that a client that vanishes leaves no step half done.
 //
-// # Streams that outlive berth
-//
-// Where the configuration says so, an exec or a port-forward belongs to a process of its own, a
-// holder ([Hold]), as soon as its client has asked for it. berth checks the URL, as always. Then it
-// sends the socket of the connection to the holder (SCM_RIGHTS), with the request and whatever was
-// read behind it, and closes its own. The holder answers the request: it upgrades to SPDY or to a
-// WebSocket and goes on with the code of this package, so that no state of a protocol has to pass from
-// one process to another.
-//
-//	client --- berth: URL, place, record          [Keeper]
-//	   \           |  ^
-//	    \   socket |  | may it begin? make and start its process
-//	     \         v  |
-//	      `---- holder: HTTP, SPDY, WebSocket, FIFOs, connections to ports, terminal, code
-//	               |
-//	              shim: wait, kill, delete, resize, close the input
-//
-// What needs containerd or the records it asks of berth ([Keeper]): to put the access on record, and to
-// make and start the process. All of that is before the command runs. From then on the holder
-// needs the shim alone, which it asks directly: the code comes from the shim as always. A port-forward
-// asks of berth for each connection, so that it is on record before it begins; while no berth is
-// there, a new connection waits for up to ten seconds, and is refused then. Those that are there go on.
-//
-// One holder has all streams of a node, under the shares that berth has for them: a process for each
-// would cost eight mebibytes a stream, and one pod can do no more harm to another than it can in berth. It
-// is started for the first stream and ends a minute after the last, or with berth if it has none. Each
-// berth that comes connects with the holders that it finds, and gives new streams to one of its own
-// version; another keeps what it has and ends after that. berth then knows the containers and says to
-// the holder which of them have ended.
-//
-// A holder has a directory in KeeperConfig.Dir, with its socket, and a directory for each stream:
-// what it is (before the holder has it), each access that is on record as begun and how it has ended, until
-// that is on record for good, and the directories of exec processes. What cannot be read of it is not gone: it
-// is read again. So the directories are the list of what may exist, as for
-// exec processes of berth's own. Of a holder that was killed, berth (this one, or the next) ends the
-// processes, and puts on record that the accesses have ended.
-//
-// Not kept, and so ended with berth: attached clients, whose output is in berth's memory; everything
-// where the server has TLS, whose state is there, too; terminals that are recorded; what has a shim that
-// does not speak ttrpc on a Unix socket; ExecSync; and whatever a holder cannot be started for. The log
-// says why, once for each reason. Whoever comes through [Server.Admit] loses the connection with berth as
-// well, since berth passes its bytes on.
-//
 // # Promises
 //
-//   - An exec process ends with its container, with its timeout, with its client and with berth, or
-//     with the holder that has it. What a berth or a holder that was killed has left is ended by
-//     berth. A step that fails is repeated, after five minutes at the latest, until it succeeds.
-//   - A stream that a holder has loses no byte and no code when berth is stopped, killed or restarted,
-//     however often. Its access ends on record once: while no berth is there, the holder notes the end
-//     for the next one. Where berth goes away before the command of an exec runs, the client is told
-//     that.
+//   - An exec process ends with its container, with its timeout, with its client and with berth. What
+//     a berth that was killed has left is ended by the next one. A step that fails is repeated, after
+//     five minutes at the latest, until it succeeds.
 //   - ExecSync returns within a second of its timeout, whoever holds the output open.
 //   - An exit code is the one that the shim measured. Where there is none, the call is an error.
 //   - ExecSync keeps less than 16 MiB of output, both streams together, so that the answer fits
@@ -106,8 +59,8 @@
 //     minute, or takes longer than an hour, is closed all the same, and so is the slowest of more
 //     than 256. The place of the stream is given back before that.
 //   - A client of exec or attach that reads is told how its call has ended, also where berth is
-//     stopped. Only a berth, or a holder, that is killed leaves a client without a word, which kubectl
-//     takes for success.
+//     stopped. Only a berth that is killed leaves a client without a word, which kubectl takes for
+//     success.
 //   - A connection that is forwarded ends when the pod closes it, or when the client has closed its
 //     half and the pod has sent nothing for five minutes, which is an error.
 //
@@ -118,5 +71,5 @@
 // # To look at it live
 //
 // The directories below Config.Dir (exec below berth's state directory) are the processes that
-// there are, and streams beside it has those of holders. A holder is a process called berth-streams.
+// there are.
 package stream

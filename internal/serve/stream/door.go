@@ -26,7 +26,7 @@ const leaveTime = 2 * farewellTime
 // the server hold for them: the connection ends as soon as the server, or the client, closes its side. A client
 // that does not read may keep two descriptors after that, until it goes: it cannot be told from one that reads
 // slowly. So only those may be let in who may harm berth anyway, such as its own user.
-// What Admit connects ends soon after ctx, also where a holder has the stream.
+// What Admit connects ends soon after ctx.
 func (s *Server) Admit(ctx context.Context, lis net.Listener) error {
 	// Closed a second time, it could remove a socket that the next berth has made at the same path.
 	closeOnce := sync.OnceFunc(func() { _ = lis.Close() })

@@ -16,6 +16,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/net/websocket"
 
 	"berth/internal/heart/pod"
 )
@@ -311,4 +312,33 @@ func untilKilled(p *fakeProcess) uint32 {
 	<-p.killed
 	p.closeOutput()
 	return 137
+}
+
+// here is a program that says that it is there before it does anything else.
+func here(program func(p *fakeProcess) uint32) func(p *fakeProcess) uint32 {
+	return func(p *fakeProcess) uint32 {
+		_, _ = io.WriteString(p.stdout, "here")
+		return program(p)
+	}
+}
+
+// awaitHere waits until a client has heard that its program is there.
+func awaitHere(t *testing.T, conn *websocket.Conn) {
+	t.Helper()
+	for {
+		var b []byte
+		if err := websocket.Message.Receive(conn, &b); err != nil {
+			t.Fatal(err)
+		}
+		if string(b) == "\x01here" {
+			return
+		}
+	}
+}
+
+func sendHello(t *testing.T, conn *websocket.Conn) {
+	t.Helper()
+	if err := websocket.Message.Send(conn, []byte("\x00hello\n")); err != nil {
+		t.Fatal(err)
+	}
 }

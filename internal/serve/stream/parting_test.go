@@ -136,33 +136,6 @@ var slowClients = map[string]func(t *testing.T, at string) slowClient{
 	"WebSocket v5": slowSocket(v5Protocol),
 }
 
-// outputRequest is for a command that only writes.
-func outputRequest() *runtimeapi.ExecRequest {
-	return &runtimeapi.ExecRequest{ContainerId: "c1", Cmd: []string{"cat"}, Stdout: true}
-}
-
-func (s *Server) streamsInUse() int64 { return s.service.streams.Usage().Used }
-
-// slowStart starts a berth with a command for a slow client. It returns the URL, how many streams
-// there are, and what happens once the call has ended, before the client reads on.
-type slowStart func(t *testing.T) (w *world, at string, inUse func() int64, meanwhile func())
-
-func slowBerth(config func(t *testing.T) *tls.Config) slowStart {
-	return func(t *testing.T) (*world, string, func() int64, func()) {
-		t.Helper()
-		w := newWorld(t)
-		s := serve(t, w, config(t))
-		return w, s.execURL(t, outputRequest()), s.streamsInUse, func() {}
-	}
-}
-
-func slowHolder(t *testing.T) (*world, string, func() int64, func()) {
-	t.Helper()
-	w := newKeptWorld(t)
-	b := w.berth()
-	return w.world, b.execURL(t, outputRequest()), b.streamsInUse, b.stop
-}
-
 func withoutTLS(*testing.T) *tls.Config { return nil }
 
 // PROPERTIES 60: the connection was closed as soon as the last word was written. When a client that
@@ -171,13 +144,14 @@ func withoutTLS(*testing.T) *tls.Config { return nil }
 func TestASlowReaderGetsEveryByteAndTheCode(t *testing.T) {
 	want := bytes.Repeat([]byte("0123456789abcdef"), 20<<10)
 	for name, open := range slowClients {
-		for where, start := range map[string]slowStart{
-			"berth":          slowBerth(withoutTLS),
-			"berth with TLS": slowBerth(certificate),
-			"holder":         slowHolder,
+		for where, config := range map[string]func(t *testing.T) *tls.Config{
+			"berth":          withoutTLS,
+			"berth with TLS": certificate,
 		} {
 			t.Run(name+" of a "+where, func(t *testing.T) {
-				w, at, inUse, meanwhile := start(t)
+				w := newWorld(t)
+				s := serve(t, w, config(t))
+				at := s.execURL(t, &runtimeapi.ExecRequest{ContainerId: "c1", Cmd: []string{"cat"}, Stdout: true})
 				stopped := make(chan struct{}) // the client reads nothing more
 				w.program = func(p *fakeProcess) uint32 {
 					<-stopped
@@ -188,8 +162,7 @@ func TestASlowReaderGetsEveryByteAndTheCode(t *testing.T) {
 				c := open(t, at)
 				c.conn.may.Lock()
 				close(stopped)
-				until(t, "the call has ended", func() bool { return inUse() == 0 })
-				meanwhile()
+				until(t, "the call has ended", func() bool { return s.service.streams.Usage().Used == 0 })
 				for range 3 {
 					if _, err := c.conn.Write(c.ping); err != nil {
 						t.Error(err)

@@ -55,7 +55,6 @@ type Server struct {
 	service  *Service
 	patience time.Duration // see defaultPatience
 	interval time.Duration // see lookInterval
-	keeper   *Keeper       // nil: berth serves every stream itself
 
 	mu struct {
 		sync.Mutex
@@ -163,7 +162,7 @@ func (s *Server) silentLocked() {
 		return
 	}
 	for o := range s.mu.streams {
-		if o.of == s.service.streams && !o.away {
+		if o.of == s.service.streams {
 			return
 		}
 	}
@@ -199,18 +198,7 @@ func (s *Server) Exec(ctx context.Context, req *runtimeapi.ExecRequest) (*runtim
 	}
 	by := event.ClientOf(ctx)
 	want := streams{stdin: req.GetStdin(), stdout: req.GetStdout(), stderr: req.GetStderr()}
-	h := &held{
-		Kind:     heldExec,
-		ID:       t.ID,
-		PodID:    t.PodID,
-		Args:     req.GetCmd(),
-		Stdin:    want.stdin,
-		Stdout:   want.stdout,
-		Stderr:   want.stderr,
-		Terminal: req.GetTty(),
-		By:       by,
-	}
-	at, err := s.issueRemote("exec", t.PodID, want, req.GetTty(), h, func(ctx context.Context, c client) error {
+	at, err := s.issueRemote("exec", t.PodID, want, req.GetTty(), func(ctx context.Context, c client) error {
 		return s.service.Exec(event.WithClient(ctx, by), t.ID, req.GetCmd(), c.stdin, c.stdout, c.stderr, req.GetTty(), c.resize)
 	})
 	if err != nil {
@@ -227,7 +215,7 @@ func (s *Server) Attach(ctx context.Context, req *runtimeapi.AttachRequest) (*ru
 	}
 	by := event.ClientOf(ctx)
 	want := streams{stdin: req.GetStdin(), stdout: req.GetStdout(), stderr: req.GetStderr()}
-	at, err := s.issueRemote("attach", t.PodID, want, req.GetTty(), nil, func(ctx context.Context, c client) error {
+	at, err := s.issueRemote("attach", t.PodID, want, req.GetTty(), func(ctx context.Context, c client) error {
 		return s.service.Attach(event.WithClient(ctx, by), t.ID, c.stdin, c.stdout, c.stderr, req.GetTty(), c.resize)
 	})
 	if err != nil {
@@ -237,7 +225,7 @@ func (s *Server) Attach(ctx context.Context, req *runtimeapi.AttachRequest) (*ru
 }
 
 // issueRemote makes the URL of an exec or attach.
-func (s *Server) issueRemote(kind, pod string, want streams, terminal bool, h *held, run func(context.Context, client) error) (string, error) {
+func (s *Server) issueRemote(kind, pod string, want streams, terminal bool, run func(context.Context, client) error) (string, error) {
 	switch {
 	case want == streams{}:
 		return "", fmt.Errorf("none of stdin, stdout and stderr is set: %w", errdefs.ErrInvalidArgument)
@@ -250,7 +238,7 @@ func (s *Server) issueRemote(kind, pod string, want streams, terminal bool, h *h
 		patience: s.patience,
 		run:      run,
 	}
-	return s.issue(kind, s.service.streams, pod, h, func(*offer) http.HandlerFunc { return call.serve })
+	return s.issue(kind, s.service.streams, pod, func(*offer) http.HandlerFunc { return call.serve })
 }
 
 // PortForward returns the URL at which a client is connected with ports of a pod.
@@ -269,8 +257,7 @@ func (s *Server) PortForward(ctx context.Context, req *runtimeapi.PortForwardReq
 		}
 	}
 	by := event.ClientOf(ctx)
-	h := &held{Kind: heldForward, ID: t.ID, PodID: t.PodID, Ports: req.GetPort(), By: by}
-	at, err := s.issue("portforward", s.service.forwards, t.PodID, h, func(o *offer) http.HandlerFunc {
+	at, err := s.issue("portforward", s.service.forwards, t.PodID, func(o *offer) http.HandlerFunc {
 		return forwardCall{
 			ports:    req.GetPort(),
 			patience: s.patience,

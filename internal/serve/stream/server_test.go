@@ -286,7 +286,7 @@ func TestAProcessEndsWithItsClient(t *testing.T) {
 	}
 }
 
-// PROPERTIES 29: a client takes a connection that ends without a word for a command that has
+// PROPERTIES 29 and 47: a client takes a connection that ends without a word for a command that has
 // succeeded. So it is told when berth stops.
 func TestAClientIsToldThatBerthStops(t *testing.T) {
 	for name, connect := range map[string]func(url string) (status func() string){

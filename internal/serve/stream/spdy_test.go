@@ -157,7 +157,7 @@ func TestAClientThatNeverReadsIsHungUpOn(t *testing.T) {
 	w := newWorld(t)
 	s := serve(t, w, nil)
 	endless := func() string {
-		at, err := s.issueRemote("exec", "p1", streams{stdout: true}, false, nil, func(_ context.Context, c client) error {
+		at, err := s.issueRemote("exec", "p1", streams{stdout: true}, false, func(_ context.Context, c client) error {
 			go func() { // it fills the connection
 				for err := error(nil); err == nil; {
 					_, err = c.stdout.Write(make([]byte, 1<<16))

@@ -31,10 +31,8 @@ type offer struct {
 	pod   string
 	until time.Time    // of the URL
 	busy  atomic.Int64 // when something came or went last, in nanoseconds since 1970
-	held  *held        // what a holder is told of the stream; nil: none can have it
 	// hangUp ends the stream once its client has come. It must not be called with the server's lock.
 	hangUp func()
-	away   bool // a holder has the stream
 }
 
 // touch notes that something came or went.
@@ -43,7 +41,7 @@ func (o *offer) touch() { o.busy.Store(time.Now().UnixNano()) }
 // issue makes a URL at which serve answers one request, for something of a pod. The URL contains
 // the secret of the server, and a token of 128 random bits. The error is ErrResourceExhausted when
 // the pod has its share, or all have what there is.
-func (s *Server) issue(kind string, of *budget.Budget, pod string, h *held, serve func(o *offer) http.HandlerFunc) (string, error) {
+func (s *Server) issue(kind string, of *budget.Budget, pod string, serve func(o *offer) http.HandlerFunc) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.base == nil {
@@ -65,11 +63,10 @@ func (s *Server) issue(kind string, of *budget.Budget, pod string, h *held, serv
 		return "", err
 	}
 	at := s.mu.base.ResolveReference(&url.URL{Path: kind + "/" + newID()})
-	o := &offer{of: of, pod: pod, until: now.Add(urlLifetime), held: h}
+	o := &offer{of: of, pod: pod, until: now.Add(urlLifetime)}
 	o.touch()
 	o.serve = serve(o)
 	s.mu.offers[at.Path] = o
-	s.keeper.warm(h)
 	return at.String(), nil
 }
 
@@ -127,25 +124,6 @@ func (s *Server) redeem(path string, own *conn) *offer {
 	return o
 }
 
-// admit makes room for a stream that is there already, and that a holder has.
-func (s *Server) admit(of *budget.Budget, pod string, hangUp func()) *offer {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	of.TakeAnyway(pod, 1)
-	o := &offer{of: of, pod: pod, hangUp: hangUp, away: true}
-	o.touch()
-	s.mu.streams[o] = true
-	return o
-}
-
-// giveAway notes that a holder has a stream, and how to end it now.
-func (s *Server) giveAway(o *offer, hangUp func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	o.hangUp, o.away = hangUp, true
-	s.silentLocked()
-}
-
 // drop gives back what a stream has.
 func (s *Server) drop(o *offer) {
 	s.mu.Lock()
@@ -177,9 +155,6 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	own.redeemed.Store(true)
-	if s.keeper.take(w, req, o, own) {
-		return
-	}
 	defer s.drop(o)
 	o.serve(w, req)
 }
