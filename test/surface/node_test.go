@@ -276,7 +276,7 @@ func (s *imageStore) Get(_ context.Context, name string) (image.Stored, error) {
 	return st, nil
 }
 
-func (s *imageStore) Pull(_ context.Context, ref string, _ image.Credentials, _ image.Watch) (image.Stored, error) {
+func (s *imageStore) Pull(_ context.Context, ref string, _ image.Credentials, _ image.Sink) (image.Stored, error) {
 	return s.put(ref), nil
 }
 

@@ -40,7 +40,7 @@ type Backend interface {
 	// Get reads one name; ErrNotFound.
 	Get(ctx context.Context, name string) (Stored, error)
 	// Pull fetches and unpacks ref, and then stores its [Stored.NamesGiven].
-	Pull(ctx context.Context, ref string, creds Credentials, w Watch) (Stored, error)
+	Pull(ctx context.Context, ref string, creds Credentials, sink Sink) (Stored, error)
 	// Fetched returns how many bytes of each blob, by its digest, are on this node.
 	Fetched(ctx context.Context, blobs []Blob) (map[string]int64, error)
 	// Import reads an OCI or docker archive, unpacks its images, and then stores the

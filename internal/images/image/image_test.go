@@ -28,9 +28,7 @@ type fake struct {
 	pulls   int
 	creds   Credentials
 	release chan struct{}
-	bytes   func(int) // as of the watch of a pull
-	unpack  func() (done func())
-	wait    func() (over func())
+	sink    Sink   // of the last pull
 	blobs   []Blob // of each image
 	fetched map[string]int64
 	reads   int
@@ -84,17 +82,15 @@ func (f *fake) Get(_ context.Context, name string) (Stored, error) {
 	return s, nil
 }
 
-func (f *fake) Pull(ctx context.Context, ref string, c Credentials, w Watch) (Stored, error) {
+func (f *fake) Pull(ctx context.Context, ref string, c Credentials, sink Sink) (Stored, error) {
 	f.mu.Lock()
 	f.pulls++
-	f.creds, f.bytes, f.unpack, f.wait = c, w.Bytes, w.Unpacking, w.Waiting
+	f.creds, f.sink = c, sink
 	f.mu.Unlock()
-	if w.Resolved != nil {
-		if err := w.Resolved(ctx, f.target, f.registry); err != nil {
-			return Stored{}, fmt.Errorf("resolve %s: %w", ref, err)
-		}
+	if err := sink.Resolved(ctx, f.target, f.registry); err != nil {
+		return Stored{}, fmt.Errorf("resolve %s: %w", ref, err)
 	}
-	w.Needs(f.blobs)
+	sink.Needs(f.blobs)
 	select {
 	case <-f.release:
 	case <-ctx.Done():
@@ -251,7 +247,7 @@ func TestAPullWithoutAByteIsGivenUp(t *testing.T) {
 		go func() { _, err := s.Pull(t.Context(), "x", nil, Caller{}); errs <- err }()
 		time.Sleep(4 * time.Minute)
 		f.mu.Lock()
-		f.bytes(1)
+		f.sink.Received(1)
 		f.mu.Unlock()
 		err := <-errs
 		if d := time.Since(began); d != 9*time.Minute || !strings.Contains(err.Error(), "no byte came") {
@@ -272,7 +268,7 @@ func TestAPullThatHardlyGetsAByteIsGivenUp(t *testing.T) {
 			for range 3600 { // an hour
 				time.Sleep(time.Second)
 				f.mu.Lock()
-				bytes := f.bytes
+				bytes := f.sink.Received
 				f.mu.Unlock()
 				sent := time.Since(began)
 				bytes(rate*int(sent/time.Second)/60 - rate*int(sent/time.Second-1)/60)
@@ -302,11 +298,12 @@ func TestAPullIsNotGivenUpWhileItUnpacks(t *testing.T) {
 		pull := func() { _, err := s.Pull(t.Context(), "x", nil, Caller{}); errs <- err }
 		go pull()
 		synctest.Wait()
-		done, other := f.unpack(), f.unpack()
+		f.sink.Layer(LayerBegins)
+		f.sink.Layer(LayerBegins)
 		time.Sleep(9 * time.Minute)
-		done()
+		f.sink.Layer(LayerEnds)
 		time.Sleep(9 * time.Minute)
-		other()
+		f.sink.Layer(LayerEnds)
 		time.Sleep(4 * time.Minute)
 		f.release <- struct{}{}
 		if err := <-errs; err != nil {
@@ -315,8 +312,8 @@ func TestAPullIsNotGivenUpWhileItUnpacks(t *testing.T) {
 		go pull()
 		synctest.Wait()
 		began := time.Now()
-		f.unpack()
-		f.bytes(1)
+		f.sink.Layer(LayerBegins)
+		f.sink.Received(1)
 		err := <-errs
 		if d := time.Since(began); d != 10*time.Minute || !strings.Contains(err.Error(), "no layer was unpacked within 10m0s") {
 			t.Errorf("after %v: %v", d, err)
@@ -332,17 +329,17 @@ func TestAPullIsNotGivenUpWhileItsLayersWaitForOthers(t *testing.T) {
 		errs := make(chan error, 1)
 		go func() { _, err := s.Pull(t.Context(), "x", nil, Caller{}); errs <- err }()
 		synctest.Wait()
-		f.unpack()
-		over := f.wait()
+		f.sink.Layer(LayerBegins)
+		f.sink.Layer(LayerWaits)
 		time.Sleep(time.Hour)
-		f.bytes(1)
-		f.bytes(0)
+		f.sink.Received(1)
+		f.sink.Received(0)
 		time.Sleep(time.Hour)
 		if len(errs) > 0 {
 			t.Fatalf("while its layer waits: %v", <-errs)
 		}
 		began := time.Now()
-		over()
+		f.sink.Layer(LayerGoesOn)
 		err := <-errs
 		if d := time.Since(began); d != 10*time.Minute || !strings.Contains(err.Error(), "no layer was unpacked within 10m0s") {
 			t.Errorf("%v after its layer began: %v", d, err)

@@ -49,7 +49,7 @@ func (m *moving) Contents(ctx context.Context) (Contents, error) {
 	return m.fake.Contents(ctx)
 }
 
-func (m *moving) Pull(ctx context.Context, ref string, c Credentials, w Watch) (Stored, error) {
+func (m *moving) Pull(ctx context.Context, ref string, c Credentials, w Sink) (Stored, error) {
 	m.call()
 	return m.fake.Pull(ctx, ref, c, w)
 }

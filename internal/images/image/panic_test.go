@@ -24,7 +24,7 @@ func (p *panicking) hole() {
 	}
 }
 
-func (p *panicking) Pull(ctx context.Context, ref string, creds Credentials, w Watch) (Stored, error) {
+func (p *panicking) Pull(ctx context.Context, ref string, creds Credentials, w Sink) (Stored, error) {
 	p.hole()
 	return p.fake.Pull(ctx, ref, creds, w)
 }

@@ -53,18 +53,8 @@ func (p *patience) bytes(n int) {
 	}
 }
 
-// unpacking begins to wait for a layer, until done is called.
-func (p *patience) unpacking() (done func()) {
-	p.change(1, 0)
-	return func() { p.change(-1, 0) }
-}
-
-// waiting ceases to wait for a layer that is being unpacked, until over is called.
-func (p *patience) waiting() (over func()) {
-	p.change(-1, 1)
-	return func() { p.change(1, -1) }
-}
-
+// change notes that so many more layers are being unpacked, and wait to be. Each change begins to
+// wait anew.
 func (p *patience) change(layers, queued int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -20,26 +20,52 @@ type Blob struct {
 	Size   int64 // in bytes
 }
 
-// Watch is notified of how a pull goes. Its functions may be called from any goroutine and do not
-// block, apart from Resolved.
-type Watch struct {
-	// Bytes is called whenever bytes come, with how many, and with 0 when a request is answered
+// Sink is told how a pull goes. Its methods may be called from any goroutine and do not block, apart
+// from Resolved.
+type Sink interface {
+	// Received is called whenever bytes come, with how many, and with 0 when a request is answered
 	// that is not for the rest of a blob.
-	Bytes func(n int)
-	// Unpacking is called when a layer is unpacked, and what it returns when that has ended. It may
-	// be nil.
-	Unpacking func() (done func())
-	// Waiting is called when a layer that is unpacked waits for others to be unpacked first, and
-	// what it returns when it waits no longer. It may be nil.
-	Waiting func() (over func())
+	Received(n int)
 	// Needs is called with what the image consists of, as that becomes known, whether it is on this
 	// node or has to be fetched.
-	Needs func(blobs []Blob)
+	Needs(blobs []Blob)
+	// Layer is called when a layer comes to a step of being unpacked.
+	Layer(step LayerStep)
 	// Resolved is called when the registry has said what the name of the image stands for, before
 	// anything of that is fetched, and perhaps once more if the pull begins anew. from is its
-	// registry, with the credentials of the pull. An error ends the pull. It may be nil, and it does
-	// wait.
-	Resolved func(ctx context.Context, target ocispec.Descriptor, from Registry) error
+	// registry, with the credentials of the pull. An error ends the pull. It does wait.
+	Resolved(ctx context.Context, target ocispec.Descriptor, from Registry) error
+}
+
+// LayerStep is a step of a layer that is being unpacked:
+//
+//	LayerBegins ──▶ LayerWaits ──▶ LayerGoesOn ──▶ LayerEnds
+//
+// A layer may end after any of them, and waits only while others are unpacked.
+type LayerStep string
+
+// The steps of a layer.
+const (
+	LayerBegins LayerStep = "begins"
+	LayerWaits  LayerStep = "waits"
+	LayerGoesOn LayerStep = "goes on"
+	LayerEnds   LayerStep = "ends"
+)
+
+// change returns by how much a step changes the numbers of layers that are being unpacked and that
+// wait for it.
+func (s LayerStep) change() (unpacking, queued int) {
+	switch s {
+	case LayerBegins:
+		return 1, 0
+	case LayerWaits:
+		return -1, 1
+	case LayerGoesOn:
+		return 1, -1
+	case LayerEnds:
+		return -1, 0
+	}
+	return 0, 0
 }
 
 // Progress is how far the pulls of an image have come.

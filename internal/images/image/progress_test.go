@@ -105,21 +105,21 @@ func TestTransfersSayWhoWaitsForWhat(t *testing.T) {
 		}
 		leave()
 		<-done
-		f.bytes(7)
-		layer := f.unpack()
+		f.sink.Received(7)
+		f.sink.Layer(LayerBegins)
 		f.fetched = map[string]int64{"sha256:a": 10, "sha256:b": 20}
 		if got := one(StateUnpacking); got.Came != 7 || got.Unpacking != 1 || got.Queued != 0 || !slices.Equal(got.Waiters, []string{"team/b"}) {
 			t.Errorf("%+v", got)
 		}
-		over := f.wait()
+		f.sink.Layer(LayerWaits)
 		if got := one(StateUnpacking); got.Unpacking != 0 || got.Queued != 1 {
 			t.Errorf("%+v", got)
 		}
 		if n := s.InFlight(); n[KindPull] != 1 || n[KindImport] != 0 {
 			t.Errorf("%v", n)
 		}
-		over()
-		layer()
+		f.sink.Layer(LayerGoesOn)
+		f.sink.Layer(LayerEnds)
 		close(f.release)
 		if err := <-done; err != nil {
 			t.Fatal(err)

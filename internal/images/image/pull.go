@@ -61,39 +61,10 @@ func (s *Service) Pull(ctx context.Context, ref string, auth *runtimeapi.AuthCon
 func (s *Service) pull(ctx context.Context, cancel context.CancelCauseFunc, t *transfer) (string, error) {
 	p := newPatience(s.cfg.PullTimeout, s.cfg.UnpackTimeout, s.cfg.MinBytesPerMinute, cancel)
 	defer p.end()
-	var refused error
-	w := Watch{
-		Bytes: func(n int) {
-			t.bytes(n)
-			p.bytes(n)
-		},
-		Unpacking: func() func() {
-			done := p.unpacking()
-			t.layers(1, 0)
-			return func() {
-				t.layers(-1, 0)
-				done()
-			}
-		},
-		Waiting: func() func() {
-			over := p.waiting()
-			t.layers(-1, 1)
-			return func() {
-				t.layers(1, -1)
-				over()
-			}
-		},
-		Needs: t.needs,
-	}
-	if t.key.pass != nil {
-		w.Resolved = func(ctx context.Context, target ocispec.Descriptor, from Registry) error {
-			refused = t.key.pass.Pass(ctx, t.key.ref, target, from)
-			return refused
-		}
-	}
+	w := &watch{transfer: t, patience: p}
 	st, err := s.backend.Pull(ctx, t.key.ref, t.key.creds, w)
-	if refused != nil {
-		err = refusal(refused) // the backend's translation knows other errors
+	if w.refused != nil {
+		err = refusal(w.refused) // the backend's translation knows other errors
 	}
 	if err == nil {
 		err = s.known(ctx, st)
@@ -102,6 +73,39 @@ func (s *Service) pull(ctx context.Context, cancel context.CancelCauseFunc, t *t
 		return "", because(ctx, err)
 	}
 	return st.ID, nil
+}
+
+// watch is the sink of a pull: it passes on how the pull goes to those who look at it, and to what
+// ends it if it gets nowhere.
+type watch struct {
+	transfer *transfer
+	patience *patience
+	refused  error // why the policy does not let the image in
+}
+
+// Received implements Sink.
+func (w *watch) Received(n int) {
+	w.transfer.bytes(n)
+	w.patience.bytes(n)
+}
+
+// Needs implements Sink.
+func (w *watch) Needs(blobs []Blob) { w.transfer.needs(blobs) }
+
+// Layer implements Sink.
+func (w *watch) Layer(step LayerStep) {
+	unpacking, queued := step.change()
+	w.transfer.layers(unpacking, queued)
+	w.patience.change(unpacking, queued)
+}
+
+// Resolved implements Sink.
+func (w *watch) Resolved(ctx context.Context, target ocispec.Descriptor, from Registry) error {
+	if w.transfer.key.pass == nil {
+		return nil
+	}
+	w.refused = w.transfer.key.pass.Pass(ctx, w.transfer.key.ref, target, from)
+	return w.refused
 }
 
 // because puts the reason why ctx was cancelled before an error that came of it.

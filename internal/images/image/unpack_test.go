@@ -128,6 +128,6 @@ type failing struct {
 	err error
 }
 
-func (f *failing) Pull(context.Context, string, Credentials, Watch) (Stored, error) {
+func (f *failing) Pull(context.Context, string, Credentials, Sink) (Stored, error) {
 	return Stored{}, f.err
 }

@@ -155,7 +155,7 @@ func (p *Puller) take(ctx context.Context, img images.Image, begun time.Time) (i
 		if err := p.unpacker.unpack(ctx, img, p.cfg.Snapshotter); err != nil {
 			return err
 		}
-		return p.verifier.mend(ctx, img, begun, true)
+		return p.verifier.mend(ctx, img, begun, true, unseen{})
 	}
 	err = mended()
 	if errdefs.IsNotFound(err) { // a layer that was doubted, and is lost

@@ -535,25 +535,20 @@ func TestAPullNamesWhatCanBeUsed(t *testing.T) {
 	reg := testregistry.Start(t)
 	art, err := testimage.Artifact(testimage.ArtifactConfig{Type: "application/vnd.example"}, testimage.Blob{Title: "f", Body: []byte("f")})
 	try(t, err)
-	watch := image.Watch{Bytes: func(int) {}, Needs: func([]image.Blob) {}}
-	for ref, pull := range map[string]func(ctx context.Context, ref string) error{
-		reg.Push("a/image:1", imageOf(t, v1Config())): func(ctx context.Context, ref string) error {
-			_, err := i.pull(ctx, ref, image.Credentials{}, watch, 1, false)
-			return err
-		},
-		reg.Push("a/artifact:1", art): func(ctx context.Context, ref string) error {
-			_, err := i.pullArtifact(ctx, ref, image.Credentials{}, watch)
-			return err
-		},
+	for ref, at := range map[string]stage{
+		reg.Push("a/image:1", imageOf(t, v1Config())): stageLayered,
+		reg.Push("a/artifact:1", art):                 stagePlacing,
 	} {
 		ctx, done, err := i.lease(t.Context())
 		try(t, err)
-		try(t, pull(ctx, ref))
+		p := pulling{Puller: i.Puller, Sink: unseen{}, attempt: attempt{at: at}, ref: ref}
+		_, err = p.fetch(ctx)
+		try(t, err)
 		if names, _ := has(t, i); len(names) > 0 {
 			t.Errorf("%s: names were made: %v", ref, names)
 		}
 		done()
-		st, err := i.Pull(t.Context(), ref, image.Credentials{}, watch)
+		st, err := i.Pull(t.Context(), ref, image.Credentials{}, nil)
 		try(t, err)
 		if names, _ := has(t, i); len(names) != 3 || names[ref] != st.Name.Target().Digest.String() || names[st.ID] != names[ref] {
 			t.Errorf("%s: %v", ref, names)

@@ -210,7 +210,7 @@ func TestAWrongLayerIsRepaired(t *testing.T) {
 	ref := reg.Push("two:1", img)
 	pull := func() image.Stored {
 		t.Helper()
-		got, err := n.Pull(t.Context(), ref, image.Credentials{}, image.Watch{Bytes: func(int) {}, Needs: func([]image.Blob) {}})
+		got, err := n.Pull(t.Context(), ref, image.Credentials{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -316,12 +316,12 @@ func TestALayerIsUnpackedOnWholeOnes(t *testing.T) {
 			return n.Unpack(ctx, st.Name, overlay)
 		},
 		"a pull": func() error {
-			_, err := n.Pull(t.Context(), ref, image.Credentials{}, image.Watch{Bytes: func(int) {}, Needs: func([]image.Blob) {}})
+			_, err := n.Pull(t.Context(), ref, image.Credentials{}, nil)
 			return err
 		},
 		"a pull, layer by layer": func() error {
 			n.Store.cfg.MaxConcurrentUnpacks = 1
-			_, err := n.Pull(t.Context(), ref, image.Credentials{}, image.Watch{Bytes: func(int) {}, Needs: func([]image.Blob) {}})
+			_, err := n.Pull(t.Context(), ref, image.Credentials{}, nil)
 			return err
 		},
 	} {

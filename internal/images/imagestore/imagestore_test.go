@@ -202,7 +202,7 @@ func TestAnImageDoesNotEatMemory(t *testing.T) {
 	reg := testregistry.Start(t)
 	ref := reg.Push("team/huge:1", huge)
 	before := len(reg.Requests())
-	_, err := i.Pull(t.Context(), ref, image.Credentials{}, image.Watch{Bytes: func(int) {}, Needs: func([]image.Blob) {}})
+	_, err := i.Pull(t.Context(), ref, image.Credentials{}, nil)
 	if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "configuration") {
 		t.Errorf("pull: %v", err)
 	}

@@ -12,13 +12,14 @@ import (
 
 	"berth/internal/base/connection"
 	"berth/internal/images/durable"
+	"berth/internal/images/image"
 	"berth/internal/images/unpack"
 )
 
 // mend looks at the layers of an image that was pulled or imported, and that were there before, and
 // repairs those that are wrong. With contents set, their files are read; otherwise each layer is
 // looked at once, without that. ErrNotFound says that the blob of a layer that is wrong is missing.
-func (v *Verifier) mend(ctx context.Context, img images.Image, begun time.Time, contents bool) error {
+func (v *Verifier) mend(ctx context.Context, img images.Image, begun time.Time, contents bool, sink image.Sink) error {
 	if v.layers.keeper == nil || v.cfg.Snapshotter != overlay {
 		return nil
 	}
@@ -48,7 +49,7 @@ func (v *Verifier) mend(ctx context.Context, img images.Image, begun time.Time, 
 			continue
 		}
 		from := source{blob: blobs[n], diffID: diffIDs[n], names: []images.Image{img}}
-		if err := v.lookInto(ctx, item, from, contents || wrong); err != nil {
+		if err := v.lookInto(ctx, item, from, contents || wrong, sink); err != nil {
 			v.looked.Delete(item)
 			return fmt.Errorf("layer %s: %w", item.ID, err)
 		}
@@ -58,7 +59,7 @@ func (v *Verifier) mend(ctx context.Context, img images.Image, begun time.Time, 
 }
 
 // lookInto compares a layer with its index, and repairs it from the image that has it.
-func (v *Verifier) lookInto(ctx context.Context, item durable.Item, from source, contents bool) error {
+func (v *Verifier) lookInto(ctx context.Context, item durable.Item, from source, contents bool, sink image.Sink) error {
 	at, err := v.layers.dirOf(ctx, item)
 	if err != nil {
 		return err
@@ -87,6 +88,8 @@ func (v *Verifier) lookInto(ctx context.Context, item durable.Item, from source,
 		}
 		return fmt.Errorf("it is wrong, and its blob %s: %w", from.blob.Digest, connection.Native(err))
 	}
+	sink.Layer(image.LayerBegins)
+	defer sink.Layer(image.LayerEnds)
 	_, err = v.repair(ctx, item, at, []source{from}, why)
 	return err
 }

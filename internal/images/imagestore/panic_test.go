@@ -16,7 +16,6 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/base/connection"
-	"berth/internal/images/image"
 )
 
 // holes is a service in which a layer finds a hole.
@@ -31,14 +30,16 @@ func (holes) Apply(context.Context, ocispec.Descriptor, []mount.Mount, ...diff.A
 func TestAPanicInAGoroutineOfAPullIsAnErrorOfThatPull(t *testing.T) {
 	survived := 0
 	i := open(nil, Config{Logger: slog.New(slog.DiscardHandler), Panicked: func() { survived++ }})
-	manifest := i.reporting("evil:1", func([]image.Blob) {}, i.served.share(""), true)(images.HandlerFunc(func(context.Context, ocispec.Descriptor) ([]ocispec.Descriptor, error) {
+	hole := images.HandlerFunc(func(context.Context, ocispec.Descriptor) ([]ocispec.Descriptor, error) {
 		panic("a hole in a parser")
-	}))
+	})
+	p := &pulling{Puller: i.Puller, Sink: unseen{}, attempt: attempt{at: stageBeside}, ref: "evil:1"}
+	manifest := watched{hole, p, i.served.share("")}
 	_, err := manifest.Handle(t.Context(), ocispec.Descriptor{})
 	if err = connection.Native(err); !errdefs.IsInternal(err) || !strings.Contains(err.Error(), "evil:1") {
 		t.Errorf("a manifest: %v", err)
 	}
-	_, err = aloneUnpacker{holes{}, nil, i.core}.Apply(t.Context(), ocispec.Descriptor{Digest: "sha256:evil"}, nil)
+	_, err = aloneUnpacker{holes{}, nil, i.core, unseen{}}.Apply(t.Context(), ocispec.Descriptor{Digest: "sha256:evil"}, nil)
 	if err = connection.Native(err); !errdefs.IsInternal(err) || !strings.Contains(err.Error(), "sha256:evil") {
 		t.Errorf("a layer: %v", err)
 	}

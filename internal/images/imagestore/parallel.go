@@ -29,11 +29,8 @@ type aloneUnpacker struct {
 	containerd.DiffService
 	layers content.Provider
 	of     *core
+	sink   image.Sink
 }
-
-// unpackingKey is the key of a context's value: a func() (done func()) that is called for each
-// layer.
-type unpackingKey struct{}
 
 // Apply unpacks a layer. It runs in a goroutine of containerd's unpacker: a panic over the layer is
 // ErrInternal.
@@ -44,9 +41,8 @@ func (u aloneUnpacker) Apply(ctx context.Context, desc ocispec.Descriptor, mount
 }
 
 func (u aloneUnpacker) apply(ctx context.Context, desc ocispec.Descriptor, mounts []mount.Mount, opts ...diff.ApplyOpt) (ocispec.Descriptor, error) {
-	if unpacking, ok := ctx.Value(unpackingKey{}).(func() func()); ok {
-		defer unpacking()()
-	}
+	u.sink.Layer(image.LayerBegins)
+	defer u.sink.Layer(image.LayerEnds)
 	dir := aloneDir(mounts)
 	if dir == "" {
 		return u.DiffService.Apply(ctx, desc, mounts, opts...)

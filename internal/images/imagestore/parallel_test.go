@@ -62,19 +62,30 @@ func layersOf(t *testing.T, layers ...[]testimage.File) v1.Image {
 
 func pulled(t *testing.T, i *Store, ref string) image.Stored {
 	t.Helper()
-	var begun, ended atomic.Int32
-	st, err := i.Pull(t.Context(), ref, image.Credentials{}, image.Watch{
-		Bytes:     func(int) {},
-		Unpacking: func() func() { begun.Add(1); return func() { ended.Add(1) } },
-		Needs:     func([]image.Blob) {},
-	})
+	var layers layerCount
+	st, err := i.Pull(t.Context(), ref, image.Credentials{}, &layers)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if begun.Load() == 0 || begun.Load() != ended.Load() {
-		t.Errorf("unpacking began %d times and ended %d times", begun.Load(), ended.Load())
+	if layers.begun.Load() == 0 || layers.begun.Load() != layers.ended.Load() {
+		t.Errorf("unpacking began %d times and ended %d times", layers.begun.Load(), layers.ended.Load())
 	}
 	return st
+}
+
+// layerCount counts the layers that are unpacked.
+type layerCount struct {
+	unseen
+	begun, ended atomic.Int32
+}
+
+func (c *layerCount) Layer(step image.LayerStep) {
+	switch step {
+	case image.LayerBegins:
+		c.begun.Add(1)
+	case image.LayerEnds:
+		c.ended.Add(1)
+	}
 }
 
 func dir(name string) testimage.File { return testimage.File{Name: name, Mode: fs.ModeDir | 0o755} }

@@ -40,48 +40,17 @@ type Puller struct {
 	askAgain   time.Duration // after which peers are asked again for what the registry sends
 }
 
-// checkArtifact looks at a manifest that a pull has fetched, before anything else of the image is.
-// An artifact that cannot be laid out is refused; one that can be ends a pull that unpacks with
-// errArtifact, and a checkpoint with errCheckpoint.
-func (p *Puller) checkArtifact(ctx context.Context, desc ocispec.Descriptor, unpacks bool) error {
-	m, err := manifestOf(ctx, p.content(), desc)
-	if err != nil {
-		return err
-	}
-	if !m.isArtifact() {
-		if unpacks && m.checkpoint {
-			return errCheckpoint
-		}
-		return nil
-	}
-	if _, err := artifact.Files(m.Manifest); err != nil {
-		return err
-	}
-	if unpacks {
-		return errArtifact
-	}
-	return nil
-}
-
-// pullArtifact fetches an artifact and lays its files out.
-func (p *Puller) pullArtifact(ctx context.Context, ref string, creds image.Credentials, w image.Watch) (containerd.Image, error) {
-	img, err := p.pull(ctx, ref, creds, w, fetchOnly, true)
-	if err != nil {
-		return nil, err
-	}
-	if w.Unpacking != nil {
-		defer w.Unpacking()()
-	}
-	return img, p.unpacker.unpack(ctx, img.Metadata(), p.cfg.Snapshotter)
-}
-
 // Unpack makes the snapshots of what a name stood for in a snapshotter. Those that exist are kept.
 func (p *Puller) Unpack(ctx context.Context, n image.Name, snapshotter string) error {
-	return p.unpacker.unpack(connection.Namespaced(ctx), images.Image{Name: n.String(), Target: n.Target()}, snapshotter)
+	img := images.Image{Name: n.String(), Target: n.Target()}
+	return p.unpacker.unpack(connection.Namespaced(ctx), img, snapshotter)
 }
 
-// Pull fetches and unpacks an image.
-func (p *Puller) Pull(ctx context.Context, ref string, creds image.Credentials, w image.Watch) (st image.Stored, err error) {
+// Pull fetches and unpacks an image, and then gives it its names. sink may be nil.
+func (p *Puller) Pull(ctx context.Context, ref string, creds image.Credentials, sink image.Sink) (st image.Stored, err error) {
+	if sink == nil {
+		sink = unseen{}
+	}
 	defer p.durability.making()()
 	begun := time.Now()
 	// What was fetched must still be there if the image has to be unpacked in another way.
@@ -91,95 +60,134 @@ func (p *Puller) Pull(ctx context.Context, ref string, creds image.Credentials, 
 	}
 	defer done()
 	defer func() { p.jobs.hold(ctx, ref, err) }()
-	ctx = unpack.ForImage(ctx, w.Waiting)
-	if w.Unpacking != nil {
-		ctx = context.WithValue(ctx, unpackingKey{}, w.Unpacking)
-	}
-	// A layer that is there and doubted may have to be unpacked again: then its blob is needed.
-	all := p.durability.Doubts() > 0
-	pull := func() (img containerd.Image, err error) {
-		img, err = p.pull(ctx, ref, creds, w, p.cfg.MaxConcurrentUnpacks, all)
-		if errors.Is(err, unpack.ErrNeedsParent) {
-			p.cfg.Logger.Info("image is unpacked layer by layer", "name", ref, "reason", err)
-			img, err = p.pull(ctx, ref, creds, w, 1, all)
-		}
-		if errors.Is(err, errGoneBelow) {
-			img, err = p.pull(ctx, ref, creds, w, 1, all)
-		}
-		return img, err
-	}
-	resumed := p.resumes(ctx, &w)
-	img, err := pull()
-	if errdefs.IsFailedPrecondition(connection.Native(err)) && resumed() {
-		img, err = pull()
-	}
-	if err == nil {
-		err = p.verifier.mend(ctx, img.Metadata(), begun, false)
-		if errdefs.IsNotFound(err) { // the blob of what is wrong
-			all = true
-			if img, err = pull(); err == nil {
-				err = p.verifier.mend(ctx, img.Metadata(), begun, false)
-			}
-		}
-	}
-	if fetch := p.fetcherFor(err); fetch != nil {
-		img, err = fetch(ctx, ref, creds, w)
-		if errdefs.IsFailedPrecondition(connection.Native(err)) && resumed() {
-			img, err = fetch(ctx, ref, creds, w)
-		}
-	}
+	img, err := (&pulling{
+		Puller: p,
+		Sink:   sink,
+		ref:    ref,
+		creds:  creds,
+		since:  begun,
+		begun:  begunBlobs(ctx, p.client),
+		attempt: attempt{
+			at: stageBeside,
+			// A layer that is here and doubted may have to be unpacked again: then its blob is needed.
+			all: p.durability.Doubts() > 0,
+		},
+	}).run(unpack.ForImage(ctx, waits(sink)))
 	if err != nil {
 		return image.Stored{}, failure(err)
 	}
-	if st, err = p.names.read(ctx, img.Metadata()); err == nil {
+	if st, err = p.names.read(ctx, img); err == nil {
 		err = p.names.name(ctx, st)
 	}
 	return st, err
 }
 
-// fetcherFor returns what pulls the image that a pull has stopped at with an error, since it is not
-// to be unpacked; nil for another error.
-func (p *Puller) fetcherFor(err error) func(context.Context, string, image.Credentials, image.Watch) (containerd.Image, error) {
-	switch {
-	case errors.Is(err, errArtifact):
-		return p.pullArtifact
-	case errors.Is(err, errCheckpoint):
-		return func(ctx context.Context, ref string, creds image.Credentials, w image.Watch) (containerd.Image, error) {
-			return p.pull(ctx, ref, creds, w, fetchOnly, true)
+// waits reports the layers that wait for their turn to a sink.
+func waits(sink image.Sink) func(waits bool) {
+	return func(waits bool) {
+		if waits {
+			sink.Layer(image.LayerWaits)
+		} else {
+			sink.Layer(image.LayerGoesOn)
 		}
 	}
-	return nil
 }
 
-// fetchOnly is no number of layers to be unpacked at the same time: nothing is unpacked.
-const fetchOnly = -1
+// unseen is the sink of a pull that is not looked at.
+type unseen struct{}
 
-// pull fetches an image and unpacks that many of its layers at the same time, or none with
-// fetchOnly. With all set, it also fetches the blobs of layers that are unpacked already. An
+// Received implements image.Sink.
+func (unseen) Received(int) {}
+
+// Needs implements image.Sink.
+func (unseen) Needs([]image.Blob) {}
+
+// Layer implements image.Sink.
+func (unseen) Layer(image.LayerStep) {}
+
+// Resolved implements image.Sink.
+func (unseen) Resolved(context.Context, ocispec.Descriptor, image.Registry) error { return nil }
+
+// pulling is a pull under way: one attempt after the other, until the image can be used or an error
+// is the end. It passes on to the sink how far they come.
+type pulling struct {
+	*Puller
+	image.Sink
+	attempt
+	ref   string
+	creds image.Credentials
+	since time.Time
+	// begun are the blobs that an earlier pull has begun to fetch, and resumed says that the image
+	// needs one of them: if the pull fails over the digest of a blob, that beginning may be what is
+	// wrong, as after a power cut, and not the registry. It is removed then ([blobWriter]), and the
+	// image can be fetched anew.
+	begun   map[string]bool
+	resumed atomic.Bool
+}
+
+// run makes attempts until one is the last, and returns the image.
+func (p *pulling) run(ctx context.Context) (img images.Image, err error) {
+	for !p.over() {
+		if p.at == stageMending {
+			err = p.verifier.mend(ctx, img, p.since, false, p.Sink)
+		} else {
+			img, err = p.fetch(ctx)
+		}
+		o := p.outcome(err)
+		if o == needsParent {
+			p.cfg.Logger.Info("image is unpacked layer by layer", "name", p.ref, "reason", err)
+		}
+		p.attempt = p.after(o)
+	}
+	return img, err
+}
+
+// outcome says what an error of an attempt stands for.
+func (p *pulling) outcome(err error) outcome {
+	switch {
+	case err == nil:
+		return succeeded
+	case p.at == stageMending && errdefs.IsNotFound(err):
+		return blobMissing
+	case p.at == stageMending:
+		return gaveUp
+	case errors.Is(err, unpack.ErrNeedsParent):
+		return needsParent
+	case errors.Is(err, errGoneBelow):
+		return layerGone
+	case errors.Is(err, errArtifact):
+		return anArtifact
+	case errors.Is(err, errCheckpoint):
+		return aCheckpoint
+	case errdefs.IsFailedPrecondition(connection.Native(err)) && p.resumed.Load():
+		return wrongBeginning
+	}
+	return gaveUp
+}
+
+// fetch fetches the image, and unpacks its layers or lays its files out as the attempt is to. An
 // artifact has no layers to be unpacked, and that of a checkpoint is read where it is: errArtifact
 // and errCheckpoint say so before any of them is fetched.
-func (p *Puller) pull(ctx context.Context, ref string, creds image.Credentials, w image.Watch, unpacks int, all bool) (containerd.Image, error) {
-	named, err := reference.ParseDockerRef(ref)
+func (p *pulling) fetch(ctx context.Context) (images.Image, error) {
+	img, err := p.fromRegistry(ctx)
+	if err != nil || p.at != stagePlacing {
+		return img, err
+	}
+	p.Layer(image.LayerBegins)
+	defer p.Layer(image.LayerEnds)
+	return img, p.unpacker.unpack(ctx, img, p.cfg.Snapshotter)
+}
+
+// fromRegistry has containerd's client fetch the image, and unpack it if the attempt does.
+func (p *pulling) fromRegistry(ctx context.Context) (images.Image, error) {
+	named, err := reference.ParseDockerRef(p.ref)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+		return images.Image{}, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	}
-	unpack := []containerd.UnpackOpt{encryption.WithUnpackConfigApplyOpts(p.unpacker.keys.decrypting)}
-	if all {
-		unpack = append(unpack, containerd.WithUnpackFetchAllContent())
-	}
-	if unpacks > 1 {
-		// The limit is that of one image: a layer counts while its bytes are waited for, and one
-		// pull must not wait for the registry of another. How many are unpacked in all is bounded
-		// by unpack.Applier.
-		unpack = append(unpack, containerd.WithUnpackLimiter(semaphore.NewWeighted(int64(unpacks))))
-	}
-	resolver := askingResolver{newResolver(p.registries.hosts(ctx, reference.Domain(named), creds, w.Bytes)), w.Resolved}
-	var opts []containerd.RemoteOpt
-	if unpacks != fetchOnly {
-		opts = append(p.jobs.keeping(), containerd.WithPullUnpack, containerd.WithUnpackOpts(unpack))
-	}
+	hosts := p.registries.hosts(ctx, reference.Domain(named), p.creds, p.Received)
+	resolver := askingResolver{newResolver(hosts), p.Resolved}
 	handlers := []images.Handler{images.HandlerFunc(checkSize)}
-	shared := p.served.share(repositoryOf(ref))
+	shared := p.served.share(repositoryOf(p.ref))
 	defer shared.over()
 	if p.cfg.Peers != nil {
 		handlers = append(handlers, peerFetch{
@@ -187,17 +195,47 @@ func (p *Puller) pull(ctx context.Context, ref string, creds image.Credentials, 
 			askAgain:   p.askAgain,
 			repository: shared.repository,
 			registry:   func(ctx context.Context) (remotes.Fetcher, error) { return resolver.Fetcher(ctx, named.String()) },
-			progress:   w.Bytes,
+			progress:   p.Received,
 		})
 	}
-	return p.unpacker.containerd().Pull(ctx, ref, append(opts,
+	img, err := p.unpacker.containerd(p.Sink).Pull(ctx, p.ref, append(p.unpacking(),
 		containerd.WithResolver(resolver),
 		containerd.WithImageHandler(images.Handlers(handlers...)),
-		containerd.WithImageHandlerWrapper(p.reporting(ref, w.Needs, shared, unpacks != fetchOnly)),
+		containerd.WithImageHandlerWrapper(func(h images.Handler) images.Handler { return watched{h, p, shared} }),
 		containerd.WithPullSnapshotter(p.cfg.Snapshotter),
 		containerd.WithPullLabel(labelManaged, "managed"),
 		containerd.WithMaxConcurrentDownloads(p.cfg.MaxConcurrentDownloads),
 		containerd.WithPlatformMatcher(platforms.Default()))...)
+	if err != nil {
+		return images.Image{}, err
+	}
+	return img.Metadata(), nil
+}
+
+// unpacking returns the options by which containerd's client unpacks the image; none if it does not.
+func (p *pulling) unpacking() []containerd.RemoteOpt {
+	if !p.unpacks() {
+		return nil
+	}
+	opts := []containerd.UnpackOpt{encryption.WithUnpackConfigApplyOpts(p.unpacker.keys.decrypting)}
+	if p.all {
+		opts = append(opts, containerd.WithUnpackFetchAllContent())
+	}
+	if n := p.cfg.MaxConcurrentUnpacks; n > 1 && p.at == stageBeside {
+		// The limit is that of one image: a layer counts while its bytes are waited for, and one
+		// pull must not wait for the registry of another. How many are unpacked in all is bounded
+		// by unpack.Applier.
+		opts = append(opts, containerd.WithUnpackLimiter(semaphore.NewWeighted(int64(n))))
+	}
+	return append(p.jobs.keeping(), containerd.WithPullUnpack, containerd.WithUnpackOpts(opts))
+}
+
+// needs notes which blobs the image consists of, as that becomes known.
+func (p *pulling) needs(blobs []image.Blob) {
+	if slices.ContainsFunc(blobs, func(b image.Blob) bool { return p.begun[b.Digest] }) {
+		p.resumed.Store(true)
+	}
+	p.Needs(blobs)
 }
 
 // fileMediaType is what a file of an artifact is to containerd's client, which takes each blob of
@@ -205,38 +243,67 @@ func (p *Puller) pull(ctx context.Context, ref string, creds image.Credentials, 
 // notes that from several goroutines without a lock.
 const fileMediaType = "application/x-octet-stream"
 
-// reporting reports what an image consists of, as the handlers of a pull find it out, and stops at
-// the manifest of an artifact: see checkArtifact. They run in goroutines of containerd's client,
-// where a panic over the image name would end berth.
-func (p *Puller) reporting(name string, needs func([]image.Blob), shared *sharing, unpacks bool) func(images.Handler) images.Handler {
-	return func(h images.Handler) images.Handler {
-		return images.HandlerFunc(func(ctx context.Context, desc ocispec.Descriptor) ([]ocispec.Descriptor, error) {
-			children, err := image.Contain(p.cfg.Logger, p.cfg.Panicked, name, func() ([]ocispec.Descriptor, error) {
-				if !unpacks && desc.MediaType == docker.LegacyConfigMediaType {
-					desc.MediaType = fileMediaType
-				}
-				children, err := h.Handle(ctx, desc)
-				switch {
-				case err != nil:
-				case images.IsManifestType(desc.MediaType):
-					err = p.checkArtifact(ctx, desc, unpacks)
-				case images.IsConfigType(desc.MediaType) && unpacks:
-					err = checkConfig(ctx, p.content(), desc)
-				}
-				return children, err
-			})
-			if err == nil {
-				blobs := []image.Blob{{Digest: desc.Digest.String(), Size: desc.Size}}
-				for _, c := range children {
-					blobs = append(blobs, image.Blob{Digest: c.Digest.String(), Size: c.Size})
-				}
-				needs(blobs)
-				shared.add(desc)
-				shared.add(children...)
-			}
-			return children, err
-		})
+// watched reports what an image consists of, as the handlers of a pull find it out, and stops at
+// the manifest of an artifact. It runs in goroutines of containerd's client, where a panic over the
+// image would end berth.
+type watched struct {
+	images.Handler
+	of     *pulling
+	shared *sharing
+}
+
+// Handle fetches one part of the image.
+func (w watched) Handle(ctx context.Context, desc ocispec.Descriptor) ([]ocispec.Descriptor, error) {
+	cfg := w.of.cfg
+	children, err := image.Contain(cfg.Logger, cfg.Panicked, w.of.ref, func() ([]ocispec.Descriptor, error) { return w.handle(ctx, desc) })
+	if err != nil {
+		return children, err
 	}
+	blobs := []image.Blob{{Digest: desc.Digest.String(), Size: desc.Size}}
+	for _, c := range children {
+		blobs = append(blobs, image.Blob{Digest: c.Digest.String(), Size: c.Size})
+	}
+	w.of.needs(blobs)
+	w.shared.add(desc)
+	w.shared.add(children...)
+	return children, nil
+}
+
+func (w watched) handle(ctx context.Context, desc ocispec.Descriptor) ([]ocispec.Descriptor, error) {
+	if !w.of.unpacks() && desc.MediaType == docker.LegacyConfigMediaType {
+		desc.MediaType = fileMediaType
+	}
+	children, err := w.Handler.Handle(ctx, desc)
+	switch {
+	case err != nil:
+	case images.IsManifestType(desc.MediaType):
+		err = w.checkManifest(ctx, desc)
+	case images.IsConfigType(desc.MediaType) && w.of.unpacks():
+		err = checkConfig(ctx, w.of.content(), desc)
+	}
+	return children, err
+}
+
+// checkManifest looks at a manifest that was fetched, before anything else of the image is. An
+// artifact that cannot be laid out is refused; one that can be ends an attempt that unpacks with
+// errArtifact, and a checkpoint with errCheckpoint.
+func (w watched) checkManifest(ctx context.Context, desc ocispec.Descriptor) error {
+	m, err := manifestOf(ctx, w.of.content(), desc)
+	switch {
+	case err != nil:
+		return err
+	case !m.isArtifact() && m.checkpoint && w.of.unpacks():
+		return errCheckpoint
+	case !m.isArtifact():
+		return nil
+	}
+	if _, err := artifact.Files(m.Manifest); err != nil {
+		return err
+	}
+	if w.of.unpacks() {
+		return errArtifact
+	}
+	return nil
 }
 
 // checkSize refuses manifests and configurations that are too large before they are fetched.
@@ -256,28 +323,18 @@ func checkSize(_ context.Context, desc ocispec.Descriptor) ([]ocispec.Descriptor
 	return nil, nil
 }
 
-// resumes notes what has been fetched of blobs in part before a pull, and which blobs w learns that
-// the pull needs. It returns what says whether there was a beginning of one of them: if the pull
-// fails over the digest of a blob, that beginning may be what is wrong, as after a power cut, and
-// not the registry. It is removed then ([blobWriter]), and the pull can be repeated.
-func (p *Puller) resumes(ctx context.Context, w *image.Watch) func() bool {
-	before := map[string]bool{} // blobs
-	all, err := p.client.ContentStore().ListStatuses(ctx)
+// begunBlobs returns the digests of the blobs of which the beginning is here. If that cannot be
+// told, there are none: the image is fetched anew by the next pull.
+func begunBlobs(ctx context.Context, conn *connection.Connection) map[string]bool {
+	all, err := conn.ContentStore().ListStatuses(ctx)
 	if err != nil {
-		return func() bool { return false } // the next pull begins anew
+		return nil
 	}
+	begun := map[string]bool{}
 	for _, st := range all {
 		if st.Offset > 0 {
-			before[blobOf(st.Ref)] = true
+			begun[blobOf(st.Ref)] = true
 		}
 	}
-	var found atomic.Bool
-	needs := w.Needs
-	w.Needs = func(blobs []image.Blob) {
-		if slices.ContainsFunc(blobs, func(b image.Blob) bool { return before[b.Digest] }) {
-			found.Store(true)
-		}
-		needs(blobs)
-	}
-	return found.Load
+	return begun
 }

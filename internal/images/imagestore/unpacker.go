@@ -16,6 +16,7 @@ import (
 	"github.com/containerd/imgcrypt/v2/images/encryption"
 
 	"berth/internal/base/connection"
+	"berth/internal/images/image"
 )
 
 // unpacker unpacks images by containerd's client.
@@ -30,7 +31,7 @@ type unpacker struct {
 // bounded returns a client on the same containerd that never reads a blob of more than maxBlob
 // bytes into memory, and gives no image a name. Layers do not pass through it: they are unpacked as
 // a stream.
-func (u *unpacker) containerd() *containerd.Client {
+func (u *unpacker) containerd(sink image.Sink) *containerd.Client {
 	c := u.client.Client()
 	snapshotters := map[string]snapshots.Snapshotter{}
 	for _, name := range append(slices.Clone(u.cfg.Snapshotters), u.cfg.Snapshotter) {
@@ -39,7 +40,7 @@ func (u *unpacker) containerd() *containerd.Client {
 	bounded, err := containerd.New("", containerd.WithDefaultNamespace(connection.Namespace), containerd.WithServices(
 		containerd.WithContentStore(boundedStore{c.ContentStore(), u.early}),
 		containerd.WithImageStore(nameless{c.ImageService()}),
-		containerd.WithDiffService(aloneUnpacker{c.DiffService(), c.ContentStore(), u.core}),
+		containerd.WithDiffService(aloneUnpacker{c.DiffService(), c.ContentStore(), u.core, sink}),
 		containerd.WithLeasesService(c.LeasesService()),
 		containerd.WithNamespaceService(c.NamespaceService()),
 		containerd.WithIntrospectionService(c.IntrospectionService()),
@@ -114,7 +115,7 @@ func (u *unpacker) unpack(ctx context.Context, img images.Image, snapshotter str
 		return u.artifacts.layOut(ctx, img.Name, a, snapshotter)
 	}
 	unpacked := func() error {
-		return containerd.NewImage(u.containerd(), img).Unpack(ctx, snapshotter, encryption.WithUnpackConfigApplyOpts(u.keys.decrypting))
+		return containerd.NewImage(u.containerd(unseen{}), img).Unpack(ctx, snapshotter, encryption.WithUnpackConfigApplyOpts(u.keys.decrypting))
 	}
 	err = unpacked()
 	if errors.Is(err, errGoneBelow) {

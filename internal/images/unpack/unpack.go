@@ -76,16 +76,17 @@ var slots = semaphore.NewWeighted(most)
 type imageKey struct{}
 
 type ofImage struct {
-	share   *semaphore.Weighted
-	waiting func() (over func())
+	share *semaphore.Weighted
+	waits func(bool)
 }
 
 // ForImage makes the layers that are unpacked with a context those of one image. They never have
-// all of the slots, however long they take, so that there is one for another image. waiting is
-// called when one of them waits for a slot, and what it returns once it has that or gives up. It
-// may be nil.
-func ForImage(ctx context.Context, waiting func() (over func())) context.Context {
-	return context.WithValue(ctx, imageKey{}, &ofImage{semaphore.NewWeighted(most - 1), waiting})
+// all of the slots, however long they take, so that there is one for another image. waits is called
+// with true when one of them waits for a slot, and with false once it has that or gives up. It may
+// be nil. It is a value of the context because containerd's client and its differ are between the
+// pull of an image and the unpacking of a layer.
+func ForImage(ctx context.Context, waits func(bool)) context.Context {
+	return context.WithValue(ctx, imageKey{}, &ofImage{semaphore.NewWeighted(most - 1), waits})
 }
 
 // slot waits until a layer may be unpacked. The caller releases the slot.
@@ -94,8 +95,9 @@ func slot(ctx context.Context) (release func(), err error) {
 	of, _ := ctx.Value(imageKey{}).(*ofImage)
 	if of != nil {
 		turns = []*semaphore.Weighted{of.share, slots} // whoever has no share does not stand in line for a slot
-		if of.waiting != nil {
-			defer of.waiting()()
+		if of.waits != nil {
+			of.waits(true)
+			defer of.waits(false)
 		}
 	}
 	for n, s := range turns {

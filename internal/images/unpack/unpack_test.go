@@ -189,10 +189,10 @@ func TestALayerSaysThatItWaitsForASlot(t *testing.T) {
 	free := sync.OnceFunc(func() { slots.Release(most) })
 	defer free()
 	waits, waiting := make(chan struct{}, 1), false
-	ctx, cancel := context.WithCancelCause(ForImage(t.Context(), func() func() {
-		waiting = true
-		waits <- struct{}{}
-		return func() { waiting = false }
+	ctx, cancel := context.WithCancelCause(ForImage(t.Context(), func(is bool) {
+		if waiting = is; is {
+			waits <- struct{}{}
+		}
 	}))
 	layer := &blob{b: tarOf(t, testimage.File{Name: "file"})}
 	layer.reading = func() {
