@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
+	"golang.org/x/sync/semaphore"
 
 	"berth/internal/base/connection"
 	"berth/internal/images/durable"
@@ -32,7 +33,7 @@ type imageLayers struct {
 
 	keeper  *durable.Keeper // nil: no image is ever doubted
 	dirs    layerDirs
-	mending locks    // by chain ID: one repair at a time
+	mending sync.Map // by chain ID: a semaphore, since there is one repair at a time
 	remade  sync.Map // by layer: how often it was written again, an int
 	syncs   sync.Map // by layer: how often it had been when its sync began
 }
@@ -151,7 +152,7 @@ var syncLayer = unpack.Sync
 
 // Sync puts a layer onto the disk.
 func (ls *imageLayers) Sync(ctx context.Context, item durable.Item) error {
-	unlock, err := ls.mending.lock(ctx, item.ID)
+	unlock, err := ls.hold(ctx, item.ID)
 	if err != nil {
 		return err
 	}
@@ -195,7 +196,7 @@ func (ls *imageLayers) Mark(ctx context.Context, item durable.Item) (err error) 
 		_, err = ls.client.ContentStore().Update(ctx, content.Info{Digest: digest.Digest(item.ID), Labels: labels}, "labels."+labelDurable)
 		return connection.Native(err)
 	}
-	unlock, err := ls.mending.lock(ctx, item.ID)
+	unlock, err := ls.hold(ctx, item.ID)
 	if err != nil {
 		return err
 	}
@@ -288,36 +289,9 @@ func lowerDirs(ms []mount.Mount) ([]string, error) {
 	return dirs, nil
 }
 
-// locks are locks by name. The zero value is ready.
-type locks struct {
-	mu   sync.Mutex
-	held map[string]chan struct{} // closed when the lock is given back
-}
-
-// lock takes a lock, or returns the error of ctx.
-func (l *locks) lock(ctx context.Context, name string) (unlock func(), _ error) {
-	for {
-		l.mu.Lock()
-		held, ok := l.held[name]
-		if !ok {
-			if l.held == nil {
-				l.held = map[string]chan struct{}{}
-			}
-			mine := make(chan struct{})
-			l.held[name] = mine
-			l.mu.Unlock()
-			return func() {
-				l.mu.Lock()
-				delete(l.held, name)
-				l.mu.Unlock()
-				close(mine)
-			}, nil
-		}
-		l.mu.Unlock()
-		select {
-		case <-held:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
+// hold keeps a layer from being repaired by another call, until unlock is called.
+func (ls *imageLayers) hold(ctx context.Context, chainID string) (unlock func(), err error) {
+	v, _ := ls.mending.LoadOrStore(chainID, semaphore.NewWeighted(1))
+	turn := v.(*semaphore.Weighted)
+	return func() { turn.Release(1) }, turn.Acquire(ctx, 1)
 }

@@ -184,7 +184,7 @@ func (rp *repairer) remakeFrom(ctx context.Context, item durable.Item, at layerD
 	beside := filepath.Dir(at.dir)
 	dir := filepath.Join(beside, remade)
 	index := unpack.IndexOf(at.dir)
-	unlock, err := rp.layers.mending.lock(ctx, item.ID)
+	unlock, err := rp.layers.hold(ctx, item.ID)
 	if err != nil {
 		return "", err
 	}
