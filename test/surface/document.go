@@ -10,11 +10,11 @@ import (
 
 const introduction = `# Every field of every CRI request
 
-What berth does with each field: it is **honoured**, or **refused** with an error that names it, or
-has **no effect**, for the reason that stands beside it. No field is ignored in silence.
+berth treats each field in one of three ways: it is **honoured**, or **refused** with an error that
+names it, or has **no effect**, for the reason beside it. No field is ignored in silence.
 
 This file is made from the table in ` + "`test/surface`" + `, which its tests compare with the protocol and,
-for what is refused, with berth: ` + "`go test ./test/surface -run Document -update`" + `.
+for refused fields, with berth: ` + "`go test ./test/surface -run Document -update`" + `.
 
 `
 

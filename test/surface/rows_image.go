@@ -12,13 +12,13 @@ func imageRows() []Row {
 		honoured("ImageStatusRequest.verbose", "the configuration of the image"),
 		honoured("PullImageRequest.image", "", "test/e2e.TestImagesArePulledListedAndRemoved"),
 		honoured("PullImageRequest.auth", "", "test/e2e.TestCredentialsOpenTheRegistryTheyAreFor", "imagestore.TestALayerIsNotFetchedFromHostsThatAManifestNames"),
-		below(honoured("PullImageRequest.sandbox_config", "the namespace in its metadata is what the rules of image.policy_file are for, and the metadata is what berth pulls and the timeline call the pod; nothing else in it has an effect",
+		below(honoured("PullImageRequest.sandbox_config", "the rules of image.policy_file apply to the namespace in its metadata, and berth pulls and the timeline name the pod by the metadata; nothing else in it has an effect",
 			"cri.TestThePodOfAPullIsKnownAndTheKubeletKnowsTheError", "test/e2e.TestAnImageThatIsNotAllowedIsNeitherFetchedNorRun")),
 		honoured("RemoveImageRequest.image", "", "test/e2e.TestImagesArePulledListedAndRemoved"),
 
 		honoured("ImageSpec.image", "an ID, the beginning of one, or a reference", "image.TestResolveAndRemove"),
 		noEffect("ImageSpec.annotations", "berth knows images by their reference alone"),
-		noEffect("ImageSpec.user_specified_image", "it is for people; image says which one it is"),
+		noEffect("ImageSpec.user_specified_image", "it is for people; image identifies the image"),
 		honoured("ImageSpec.runtime_handler", "a handler that is not configured is InvalidArgument", "test/surface.TestAnImageIsForAHandlerThatThereIs"),
 		noEffect("ImageSpec.image_ref", "it belongs to answers: the digest of a volume's image"),
 

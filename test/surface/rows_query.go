@@ -15,7 +15,7 @@ func queryRows() []Row {
 		honoured("StopPodSandboxRequest.pod_sandbox_id", "", idempotent),
 		honoured("RemovePodSandboxRequest.pod_sandbox_id", "", idempotent),
 		honoured("PodSandboxStatusRequest.pod_sandbox_id", ""),
-		honoured("PodSandboxStatusRequest.verbose", "a document with the configuration, the specification and what berth knows", "test/e2e.TestVerboseStatusIsWhatCrictlReads"),
+		honoured("PodSandboxStatusRequest.verbose", "a document with the configuration, the specification and berth's record", "test/e2e.TestVerboseStatusIsWhatCrictlReads"),
 		honoured("ListPodSandboxRequest.filter", ""),
 		honoured("StreamPodSandboxesRequest.filter", ""),
 		honoured("PodSandboxFilter.id", "an ID, or the beginning of one", lists),

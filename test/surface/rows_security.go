@@ -13,10 +13,10 @@ func securityRows() []Row {
 	)
 	return []Row{
 		honoured("LinuxContainerSecurityContext.capabilities", ""),
-		honoured("LinuxContainerSecurityContext.privileged", "in a privileged sandbox; then without seccomp, AppArmor, masked and read-only paths, as CRI says; an AppArmor profile of type Localhost is applied, as containerd does",
+		honoured("LinuxContainerSecurityContext.privileged", "in a privileged sandbox; then without seccomp, AppArmor, masked and read-only paths, as CRI demands; an AppArmor profile of type Localhost is applied, as containerd does",
 			"spec.TestPrivilegedNeedsAPrivilegedSandbox", "spec.TestAPrivilegedContainerHasTheAppArmorProfileThatItNames"),
 		honoured("LinuxContainerSecurityContext.namespace_options", ""),
-		honoured("LinuxContainerSecurityContext.selinux_options", "where the host has SELinux; elsewhere the timeline says that it has not", selinux),
+		honoured("LinuxContainerSecurityContext.selinux_options", "if the host has SELinux; otherwise the timeline notes that it has not", selinux),
 		honoured("LinuxContainerSecurityContext.run_as_user", "reported in the status", users, "spec.TestIDsBeyondInt32AreRefusedAndNeverRoot"),
 		honoured("LinuxContainerSecurityContext.run_as_group", "it needs a user", users),
 		honoured("LinuxContainerSecurityContext.run_as_username", "a name of the image's /etc/passwd", users),

@@ -11,7 +11,7 @@ func updateRows() []Row {
 	const podResources = "recorded, and shown with verbose; the pod's cgroup is the kubelet's"
 	return []Row{
 		honoured("UpdateContainerResourcesRequest.container_id", ""),
-		honoured("UpdateContainerResourcesRequest.linux", "what is not set stays as it is; oom_score_adj and hugepage_limits only before the start",
+		honoured("UpdateContainerResourcesRequest.linux", "unset fields do not change; oom_score_adj and hugepage_limits only before the start",
 			"spec.TestResourcesThatCannotBeAreRefused"),
 		below(refused("UpdateContainerResourcesRequest.windows", codes.InvalidArgument, "this is Linux", &runtimeapi.UpdateContainerResourcesRequest{
 			ContainerId: "runs",
@@ -50,7 +50,7 @@ func updateRows() []Row {
 			Options:        map[string]string{"k": "v"},
 		}),
 		below(honoured("RestorePodRequest.container_configs",
-			"as in CreateContainer, one for each that the checkpoint has, by metadata.name. What describes its process (image, command, args, working_dir, envs, "+
+			"as in CreateContainer, one for each that the checkpoint has, by metadata.name. The description of its process (image, command, args, working_dir, envs, "+
 				"tty and linux.security_context) must be as it was", "checkpoint.TestAPodIsRestoredAsItWas")),
 	}
 }
