@@ -184,7 +184,7 @@ type ProcessUnanswered struct {
 }
 
 func (e ProcessUnanswered) line() Line {
-	return warn(Kernel, "process not known, since the kernel cannot be asked", e.Err)
+	return warn(Kernel, "process unknown, the kernel cannot be asked", e.Err)
 }
 
 // ShimDied says that the process was killed, and that the shim of its pod had died. What cleans up
@@ -281,7 +281,7 @@ type OOMCounterUnread struct {
 }
 
 func (e OOMCounterUnread) line() Line {
-	return warn(Kernel, "counter of OOM kills not read, what containerd reported counts", e.Err)
+	return warn(Kernel, "counter of OOM kills not read, using containerd's report", e.Err)
 }
 
 // OOMCounterGone says that the counter of OOM kills vanished before it was read.
@@ -290,7 +290,7 @@ type OOMCounterGone struct {
 }
 
 func (e OOMCounterGone) line() Line {
-	return warn(Kernel, "counter of OOM kills vanished with its cgroup, what containerd reported counts", e.Err)
+	return warn(Kernel, "counter of OOM kills vanished with its cgroup, using containerd's report", e.Err)
 }
 
 // OOMKillOfPod says that the counter vanished, and that the pod's counts a kill that is in no other

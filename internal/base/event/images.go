@@ -36,7 +36,7 @@ type ImageRefused struct {
 }
 
 func (e ImageRefused) line() Line {
-	return warn(Call, "container not made, an image of it is not allowed or that could not be asked", e.Err, slog.String("container", e.Container))
+	return warn(Call, "container not made, the policy does not allow an image or could not be asked", e.Err, slog.String("container", e.Container))
 }
 
 // ImageNotPulled says why an image could not be pulled.

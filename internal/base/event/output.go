@@ -55,7 +55,7 @@ func (e OutputMayMiss) line() Line {
 type LoggerKilled struct{}
 
 func (LoggerKilled) line() Line {
-	return warn(Berth, "berth-logger was killed: what the container wrote while berth was away is lost", "")
+	return warn(Berth, "berth-logger was killed: output written while berth was away is lost", "")
 }
 
 // LoggerReplaced says that berth-logger was killed, and that another one keeps the pipes. Nothing is lost.
@@ -70,7 +70,7 @@ func (LoggerReplaced) line() Line {
 type LoggerReplacedLate struct{}
 
 func (LoggerReplacedLate) line() Line {
-	return warn(Berth, "berth-logger was killed while berth was away: until now, what the container wrote has failed or ended it by SIGPIPE", "")
+	return warn(Berth, "berth-logger was killed while berth was away: until now, writes of the container failed or ended it by SIGPIPE", "")
 }
 
 // LoggerNotReplaced says that berth-logger was killed, and that another one cannot be started yet. If
@@ -80,7 +80,7 @@ type LoggerNotReplaced struct {
 }
 
 func (e LoggerNotReplaced) line() Line {
-	return warn(Berth, "berth-logger was killed and another one cannot be started yet: while berth is stopped, what the container writes would fail", e.Err)
+	return warn(Berth, "berth-logger was killed and another one cannot be started yet: while berth is stopped, writes of the container would fail", e.Err)
 }
 
 // LoggerSilent says that berth-logger does not hand over the pipes that it keeps.

@@ -13,7 +13,7 @@ type RecordDamaged struct {
 }
 
 func (e RecordDamaged) line() Line {
-	return warn(Berth, "record cannot be read and is left alone; remove it to give back what it holds", e.Err)
+	return warn(Berth, "record cannot be read and is left alone; remove it to release its objects", e.Err)
 }
 
 // RecordsMended says that bits of the records were changed on their disk, and put right.

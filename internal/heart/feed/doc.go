@@ -23,9 +23,9 @@
 //
 // created_at rises strictly within a pod, in the order of Publish. One clock serves all pods, since
 // the kubelet keeps its cache by the UID of a pod, and a UID may have several sandboxes, one after
-// the other. The clock does not go back, whatever the host's does. An instant on the same clock,
-// for the timestamp of a PodSandboxStatusResponse, comes from [Feed.Instant]; so the kubelet does
-// not take an older event for newer than a status that it has read.
+// the other. The clock does not go back, even if the host's does. An instant on the same clock, for
+// the timestamp of a PodSandboxStatusResponse, comes from [Feed.Instant]; so the kubelet does not
+// take an older event for newer than a status that it has read.
 //
 // # Queues
 //
@@ -35,10 +35,10 @@
 //   - When one more comes, the queue collapses: of each container only the newest event stays, at
 //     its own place in the order. From then on a container's new event replaces the one that waits,
 //     until the subscriber has taken everything. The newest one is enough: it carries the whole
-//     pod, and no STOPPED is hidden by what came before it.
+//     pod, and a STOPPED is not hidden by earlier events.
 //   - A collapsed queue holds at most max(Queue, Backlog) containers. One more drops the oldest
-//     DELETED, or the oldest event if there is none, and counts it in [Stats].Dropped. For what was
-//     dropped the subscriber has its own relist. A DELETED is not canceled out against a CREATED
+//     DELETED, or the oldest event if there is none, and counts it in [Stats].Dropped. For dropped
+//     events the subscriber has its own relist. A DELETED is not canceled out against a CREATED
 //     that was not delivered: the pod status in another event, or a list, may have shown the
 //     container to the subscriber all the same.
 //
@@ -51,25 +51,25 @@
 // it remembers to each new subscriber, in order.
 //
 // A DELETED is not replayed. It takes the container out of the memory: a subscriber that missed it
-// finds out by its relist. The kubelet would suffer from a replay, since it drops a pod from its
-// cache for a DELETED of one of the pod's sandboxes whatever the stamp, also when the pod runs in a
+// finds out by its relist. A replay would harm the kubelet, because it drops a pod from its cache
+// for a DELETED of one of the pod's sandboxes regardless of the stamp, even if the pod runs in a
 // later one.
 //
-// One rule says what else is forgotten:
+// One rule covers all other events:
 //
 //	An event is forgotten Keep after it was last handed to a subscriber that it was new to.
 //
-// Three more say when the clock of that rule stands still:
+// Three more define when the clock of that rule stands still:
 //
-//   - While there is no subscriber, nothing is forgotten.
+//   - While there is no subscriber, no event is forgotten.
 //   - For a subscriber that is behind, now is the instant at which it last had nothing left to
 //     take.
-//   - For a subscriber that left, that instant stays in force for another Keep, not counting the
-//     time in which there is no subscriber.
+//   - For a subscriber that left, that instant stays in force for another Keep, not counting time
+//     without any subscriber.
 //
 // So a subscriber that comes back within Keep gets, of each container that was not deleted, at
-// least the newest event that it may have missed: what waited in its queue, what was handed to it
-// within Keep before it fell behind or left, and everything since. That also holds if another
+// least the newest event that it may have missed: the events in its queue, those handed to it
+// within Keep before it fell behind or left, and all later ones. That also holds if another
 // subscriber was there all the time, or came first and took the same events. If there was no other
 // subscriber meanwhile, it may stay away for as long as it likes.
 //
@@ -84,10 +84,11 @@
 // # Never
 //
 // It has no goroutine, does no I/O, writes no log and does not wait for a subscriber: Publish takes
-// one mutex and a few steps per subscriber, whatever they do. Next is the only call that blocks.
+// one mutex and a few steps per subscriber. Next is the only call that blocks.
 //
 // # To look at it live
 //
 // [Feed.Stats], exported as metrics: a Longest that grows is a subscriber that does not read.
-// Coalesced counts what it was spared. Dropped and Restamped should be 0.
+// Coalesced counts events that were replaced before the subscriber read them. Dropped and Restamped
+// should be 0.
 package feed

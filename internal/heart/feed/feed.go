@@ -25,8 +25,7 @@ type Config struct {
 	// default is 4096.
 	Backlog int
 	// Keep is how long an event is remembered after it was handed out. The default is 5 minutes,
-	// which is also how often a kubelet with evented PLEG relists. A negative value means not at
-	// all.
+	// the interval at which a kubelet with evented PLEG relists. A negative value means not at all.
 	Keep time.Duration
 }
 
@@ -74,10 +73,11 @@ type Feed struct {
 	restamped uint64
 }
 
-// debt is what may have to be replayed: everything that was handed out from Keep before level on.
-// It is owed to the subscribers that left at an instant, or shortly after, and lapses Keep later.
+// debt describes events that may have to be replayed: all that were handed out from Keep before
+// level on. It is owed to the subscribers that left at an instant, or shortly after, and lapses
+// Keep later.
 type debt struct {
-	at    time.Time // is moved on by the time in which there is no subscriber
+	at    time.Time // excludes the time without any subscriber
 	level time.Time // the earliest of those subscribers' levels
 }
 
@@ -98,7 +98,7 @@ func New(cfg Config) *Feed {
 // Stamp returns the created_at, in nanoseconds since the epoch, of the next event of a pod: now, or
 // just above the last stamp if the clock did not move on. Call it before taking the snapshot that
 // the event carries, so that the stamp is not later than the snapshot. No two calls return the same
-// stamp, whatever their pods are: see "Stamps" in the package's documentation.
+// stamp, even for different pods: see "Stamps" in the package's documentation.
 func (f *Feed) Stamp(_ string, now time.Time) int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -118,10 +118,10 @@ func (f *Feed) Instant(now time.Time) int64 {
 }
 
 // Publish queues ev for every subscriber and remembers it. It does not block. From here on ev
-// belongs to the feed and is shared: nobody may change it. The events of one pod are delivered in
-// the order of the calls. A created_at that is not above the pod's last is raised to just above it,
-// and counted, since the order comes first; that does not happen to a publisher that uses Stamp as
-// it is documented. A closed feed ignores events.
+// belongs to the feed and is shared: do not change it. The events of one pod are delivered in the
+// order of the calls. A created_at that is not above the pod's last is raised to just above it, and
+// counted, since the order comes first; that does not happen to a publisher that uses Stamp as it
+// is documented. A closed feed ignores events.
 func (f *Feed) Publish(ev *runtimeapi.ContainerEventResponse) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -162,16 +162,16 @@ func podOf(ev *runtimeapi.ContainerEventResponse) string {
 	return cmp.Or(ev.GetPodSandboxStatus().GetId(), ev.GetContainerId())
 }
 
-// Forget drops what is known of a pod's stamps. Call it after the pod's last Publish. Events of the
-// pod that still wait are delivered. It does nothing for an unknown pod.
+// Forget drops the stamps of a pod. Call it after the pod's last Publish. Events of the pod that
+// still wait are delivered. It does nothing for an unknown pod.
 func (f *Feed) Forget(podID string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.pods, podID)
 }
 
-// Close ends the feed: subscribers take what is left in their queues, and then get ErrClosed. It
-// may be called more than once.
+// Close ends the feed: subscribers take the rest of their queues, and then get ErrClosed. It may be
+// called more than once.
 func (f *Feed) Close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

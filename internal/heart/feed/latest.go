@@ -33,8 +33,8 @@ func (l *latest) len() int { return len(l.entries) }
 // get returns nil for a container that has no event.
 func (l *latest) get(id string) *entry { return l.entries[id] }
 
-// put adds it, which is newer than everything that is there. replaced says that it took the place
-// of an older event of its container.
+// put adds it, the newest event so far. replaced is true if it took the place of an older event of
+// its container.
 func (l *latest) put(it item) (replaced bool) {
 	id := it.ev.GetContainerId()
 	replaced = l.drop(id)
@@ -65,12 +65,12 @@ func (l *latest) chainOf(e *entry) *chain {
 	return &l.living
 }
 
-// isDeletion reports whether ev says that its container was removed.
+// isDeletion reports whether ev is the removal of its container.
 func isDeletion(ev *runtimeapi.ContainerEventResponse) bool {
 	return ev.GetContainerEventType() == runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT
 }
 
-// oldest returns nil when there is no event.
+// oldest returns nil if there is no event.
 func (l *latest) oldest() *entry { return older(l.living.head, l.deleted.head) }
 
 // evict removes and returns the event that can best be done without: the oldest DELETED, since a
@@ -84,8 +84,8 @@ func (l *latest) evict() *entry {
 	return e
 }
 
-// forget removes what was handed out before limit: at the heads of the chains, up to the first
-// event that stays, or everywhere if all is true.
+// forget removes events that were handed out before limit: at the heads of the chains, up to the
+// first event that stays, or everywhere if all is true.
 func (l *latest) forget(limit time.Time, all bool) {
 	for _, c := range []*chain{&l.living, &l.deleted} {
 		for e := c.head; e != nil; {

@@ -35,8 +35,8 @@ func (f *Feed) handedLocked(s *Subscription, it item, now time.Time) {
 	}
 }
 
-// ageLocked forgets what was handed out more than Keep ago. It looks at the oldest events alone,
-// whose cost evens out over the calls, unless all is true.
+// ageLocked forgets events that were handed out more than Keep ago. It looks at the oldest events
+// alone, whose cost evens out over the calls, unless all is true.
 func (f *Feed) ageLocked(now time.Time, all bool) {
 	if len(f.subs) == 0 {
 		return // time stands still
@@ -67,7 +67,8 @@ func (f *Feed) levelLocked(now time.Time) time.Time {
 // joinLocked makes s a subscriber, which begins with everything that is remembered.
 func (f *Feed) joinLocked(s *Subscription, now time.Time) {
 	if len(f.subs) == 0 {
-		// The first to come back must not use up what is owed to the others that left.
+		// The first subscriber to come back must not use up the replay owed to the others that
+		// left.
 		for i := range f.debts {
 			f.debts[i].at = f.debts[i].at.Add(now.Sub(f.idleSince))
 		}
@@ -82,7 +83,7 @@ func (f *Feed) joinLocked(s *Subscription, now time.Time) {
 	f.subs[s] = struct{}{}
 }
 
-// leaveLocked ends what joinLocked began.
+// leaveLocked undoes joinLocked.
 func (f *Feed) leaveLocked(s *Subscription, now time.Time) {
 	s.stopWaitingLocked(now)
 	f.ageLocked(now, true)

@@ -10,7 +10,7 @@ type item struct {
 	seq uint64
 }
 
-// queue is what waits for one subscriber, in order.
+// queue holds the events that wait for one subscriber, in order.
 //
 //	          one more than limit
 //	complete ─────────────────────▶ collapsed
@@ -25,7 +25,7 @@ type item struct {
 type queue struct {
 	limit, most int
 	complete    []item
-	head        int     // of complete; what is before it has been taken
+	head        int     // index into complete; earlier events have been taken
 	collapsed   *latest // nil while complete
 }
 
@@ -36,8 +36,8 @@ func (q *queue) len() int {
 	return len(q.complete) - q.head
 }
 
-// push appends it. It returns how many waiting events gave way to newer ones of their containers,
-// and how many were dropped.
+// push appends it. It returns how many waiting events were replaced by newer ones of their
+// containers, and how many were dropped.
 func (q *queue) push(it item) (coalesced, dropped int) {
 	if q.collapsed == nil {
 		if q.len() < q.limit {

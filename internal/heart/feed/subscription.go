@@ -24,9 +24,9 @@ type Subscription struct {
 	joined  time.Time
 }
 
-// Subscribe opens a subscription. It begins with a replay of what the feed remembers, in which
-// there is no DELETED, and goes on with everything that is published from here on. On a closed feed
-// its Next returns ErrClosed.
+// Subscribe opens a subscription. It begins with a replay of the events that the feed remembers,
+// without DELETED ones, and goes on with every event published from now on. On a closed feed its
+// Next returns ErrClosed.
 func (f *Feed) Subscribe() *Subscription {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -43,7 +43,7 @@ func (f *Feed) Subscribe() *Subscription {
 
 // Next returns the next event, which is shared and must not be changed. It blocks until there is
 // one, ctx ends (its cause is wrapped), or the feed or the subscription is closed (ErrClosed). Once
-// ctx has ended it returns no event, so that none goes to a client that is known to be gone.
+// ctx has ended it returns no event, so that none goes to a client that is gone.
 func (s *Subscription) Next(ctx context.Context) (*runtimeapi.ContainerEventResponse, error) {
 	for {
 		if ctx.Err() != nil {
@@ -96,8 +96,8 @@ func (s *Subscription) stopWaitingLocked(now time.Time) {
 	}
 }
 
-// Close ends the subscription; a Next that waits returns ErrClosed. What was not taken stays in the
-// feed's memory for the next subscriber. Close may be called more than once.
+// Close ends the subscription; a Next that waits returns ErrClosed. Events that were not taken stay
+// in the feed's memory for the next subscriber. Close may be called more than once.
 func (s *Subscription) Close() {
 	f := s.feed
 	f.mu.Lock()

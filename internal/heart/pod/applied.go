@@ -11,15 +11,15 @@ import (
 	"berth/internal/host/spec"
 )
 
-// appliedOf returns what the record of a container says of its specification, after the hooks have
-// changed it.
+// appliedOf returns the values of a container's final specification, after the hooks, that its
+// record keeps.
 func appliedOf(oci *specs.Spec) *state.Applied {
 	return &state.Applied{User: spec.UserOf(oci), Resources: spec.ResourcesOf(oci)}
 }
 
-// effective returns what a container is known to have: what it was made with, and what updates have
-// changed since. Of a container that an earlier berth made, only what was asked for is known; it is
-// nil if nothing was.
+// effective returns the known resources of a container: those it was made with, and the changes by
+// updates since. If an earlier berth made the container, only the requested resources are known; it
+// returns nil if there were none.
 func effective(u *unit, st *state.Status) *runtimeapi.LinuxContainerResources {
 	asked := u.container.Config.GetLinux().GetResources()
 	has := asked
@@ -32,7 +32,8 @@ func effective(u *unit, st *state.Status) *runtimeapi.LinuxContainerResources {
 	updates := limits(st.Resources.Applied)
 	now := spec.MergeResources(has, updates)
 	if has.GetMemorySwapLimitInBytes() != 0 && spec.MergeResources(asked, updates).GetMemorySwapLimitInBytes() == 0 {
-		now.MemorySwapLimitInBytes = now.GetMemoryLimitInBytes() // nobody has asked for swap: it follows the limit
+		// without a request for swap, it follows the memory limit
+		now.MemorySwapLimitInBytes = now.GetMemoryLimitInBytes()
 	}
 	return now
 }

@@ -8,8 +8,8 @@ import (
 	"berth/internal/heart/state"
 )
 
-// attempt is the start of one container: how far it has come, and what becomes of it. It is pure,
-// and the same is read from a record. [attempt.move] is the only way from one stage to the next.
+// attempt is the start of one container: how far it has come, and how it goes on. It is pure, and
+// the same is read from a record. [attempt.move] is the only way from one stage to the next.
 //
 //	none ──▶ making ──┬─────────────────▶ made ──▶ started
 //	 ▲          │     └──▶ restoring ─────▲ │
@@ -19,15 +19,15 @@ import (
 //	 │                               └── berth was killed ─┐
 //	 └──── taking back ◀──── cut off ◀─────────────────────┘
 //
-// Where berth is killed, the next one finds the stage in the record, and compares it with the
-// outside: [decide] says whether the program may have run. If it has not, the start is cut off, and
-// is taken back, so that the container can be started again. If it runs, the start is adopted, from
-// whichever stage: that is started, too.
+// If berth is killed, the next one finds the stage in the record, and compares it with the outside:
+// [decide] determines whether the program may have run. If it has not, the start is cut off, and is
+// taken back, so that the container can be started again. If it runs, the start is adopted from any
+// stage, and counts as started, too.
 type attempt struct {
 	at stage
-	// again says that an earlier start was taken back: the shim may still be at work on that one.
+	// again is set if an earlier start was taken back: the shim may still be at work on that one.
 	again bool
-	// spare says that there may be a view that was made to renew the writable layer.
+	// spare is set if there may be a view that was made to renew the writable layer.
 	spare bool
 }
 
@@ -45,22 +45,22 @@ const (
 	stageMade stage = "made"
 	// stageStarted: it is on record that the program runs, or ran.
 	stageStarted stage = "started"
-	// stageCutOff: the program has not run, and what was made is to be taken back.
+	// stageCutOff: the program has not run, and the start is to be undone.
 	stageCutOff stage = "cut off"
-	// stageTakingBack: that is on record, and what was made is being ended.
+	// stageTakingBack: the undoing is on record, and in progress.
 	stageTakingBack stage = "taking back"
-	// stageGivenUp: the start failed, and the settle ends what was made.
+	// stageGivenUp: the start failed, and the settle ends its remains.
 	stageGivenUp stage = "given up"
 )
 
 // moves are the stages that follow each stage. A start may begin anew wherever nothing has come of
-// the one before. What is not taken back after all goes on at the stage that the record says.
+// the one before. A start that is not taken back after all goes on at the stage in the record.
 var moves = map[stage][]stage{
 	stageNone:      {stageMaking, stageStarted, stageCutOff, stageGivenUp},
 	stageMaking:    {stageRestoring, stageMade, stageStarted, stageCutOff, stageGivenUp},
 	stageRestoring: {stageMaking, stageMade, stageStarted, stageCutOff, stageGivenUp},
 	stageMade:      {stageMaking, stageStarted, stageCutOff, stageGivenUp},
-	stageStarted:   {stageGivenUp}, // by a panic of what is done afterwards
+	stageStarted:   {stageGivenUp}, // by a panic in a later step
 	stageCutOff: {
 		stageTakingBack, stageNone, stageMaking, stageRestoring, stageMade, stageStarted, stageGivenUp,
 	},
@@ -70,8 +70,8 @@ var moves = map[stage][]stage{
 	stageGivenUp: {},
 }
 
-// move returns a at the next stage. A stage that does not follow leaves a as it is: what was given
-// up stays so, although its goroutine may still be at work on it.
+// move returns a at the next stage. A stage that does not follow leaves a as it is: a start that
+// was given up stays so, although its goroutine may still be at work.
 func (a attempt) move(to stage) attempt {
 	if !slices.Contains(moves[a.at], to) {
 		return a
@@ -87,11 +87,11 @@ func (a attempt) inFlight() bool {
 	return a.at == stageMaking || a.at == stageRestoring || a.at == stageMade
 }
 
-// undone reports whether the end of the process is not an exit of the container: the program has
-// not run, and what was made for it is ended.
+// undone reports whether the end of the process is not an exit of the container, because the
+// program has not run and the start is being undone.
 func (a attempt) undone() bool { return a.at == stageCutOff || a.at == stageTakingBack }
 
-// recorded returns the stage that a record says. begun says that a start has left stdio.
+// recorded returns the stage in a record. begun is set if a start has left stdio.
 func recorded(st *state.Status, begun bool) stage {
 	if st.Phase == state.Created && st.TakingBack {
 		return stageTakingBack
@@ -117,8 +117,8 @@ func reached(st *state.Status, begun bool) stage {
 	}
 }
 
-// found returns the stage at which a comparison finds a start that nobody is at work on. ran says
-// that the program is known to have ended by itself, so that nothing is taken back any more.
+// found returns the stage of a start without a goroutine, as a comparison found it. ran is set if
+// the program is known to have ended by itself, so that nothing is taken back any more.
 func (a attempt) found(st *state.Status, begun, ran bool) stage {
 	switch {
 	case a.at == stageGivenUp:

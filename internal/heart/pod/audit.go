@@ -17,15 +17,16 @@ import (
 // the first time. Each further one that is incomplete doubles it, up to UnreachableInterval.
 const firstRelist = 500 * time.Millisecond
 
-// pinsEvery is how many audits pass between two looks at the pins of a sandbox without a process. A look
-// costs a file and a system call for each namespace, and pins are lost when somebody unmounts them.
+// pinsEvery is how many audits pass between two looks at the pins of a sandbox without a process. A
+// look costs a file and a system call for each namespace, and pins are lost when somebody unmounts
+// them.
 const pinsEvery = 5
 
-// auditor is the witness that does not depend on any report. Every AuditInterval it asks the
-// kernel about each process that should run, and containerd where the kernel does not know, and looks
-// for the pins of each sandbox without a process. Every RelistInterval it has everything compared with
-// containerd, and more often while that is incomplete: at first soon, since a shim may only be slow, and
-// then less and less.
+// auditor is the witness that does not depend on any report. Every AuditInterval it asks the kernel
+// about each process that should run, and containerd where the kernel does not know, and looks for
+// the pins of each sandbox without a process. Every RelistInterval it has everything compared with
+// containerd, and more often while that is incomplete: at first soon, since a shim may only be
+// slow, and then less and less.
 type auditor struct {
 	cfg       Config
 	units     *registry
@@ -48,7 +49,7 @@ type auditor struct {
 }
 
 // run audits until ctx ends. It begins once the records are restored: before that it would find the
-// end of a process whose log nobody has opened yet.
+// end of a process whose log is not open yet.
 func (a *auditor) run(ctx context.Context) {
 	select {
 	case <-ctx.Done():
@@ -101,8 +102,8 @@ func (a *auditor) run(ctx context.Context) {
 	}
 }
 
-// relist finds what no event and no new connection would show, and reports whether it is to be done
-// again soon.
+// relist looks for changes that neither an event nor a new connection would show, and reports
+// whether to call it again soon.
 func (a *auditor) relist(ctx context.Context) (soon bool) {
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.AttemptTimeout)
 	defer cancel()
@@ -137,7 +138,8 @@ func (a *auditor) relistSoon() {
 }
 
 // audit compares once. The kernel goes first, for all units, and answers at once; containerd is
-// asked aside, about each unit by itself. What is found is reported like any other witness's fact.
+// asked aside, about each unit by itself. Findings are reported like the facts of any other
+// witness.
 func (a *auditor) audit() {
 	a.audits++
 	for _, u := range a.units.all() {
@@ -182,15 +184,15 @@ func (a *auditor) auditProcess(u *unit) {
 	}
 }
 
-// resume asks again what could not be asked before about a unit that runs: for notices of its OOM
-// kills, and for its output, which nobody reads until then.
+// resume retries questions about a running unit that could not be answered before: for notices of
+// its OOM kills, and for its output, which is not read until then.
 func (a *auditor) resume(u *unit) {
 	if !u.unopened.Load() && !u.oom.askedInVain() {
 		return
 	}
 	a.ask(u.id+" (resumed)", func(context.Context) {
 		if !u.task.tryLock() {
-			return // whoever is at work on it may do the same
+			return // the lock's holder may do the same
 		}
 		defer u.task.unlock()
 		if !u.runs() {
@@ -205,8 +207,8 @@ func (a *auditor) resume(u *unit) {
 	})
 }
 
-// ask runs one question aside, unless the one of this name is in flight already: what does not answer
-// is asked once, and nothing waits for it.
+// ask runs one question aside, unless the one of this name is in flight already: a question without
+// an answer is asked once, and nothing waits for it.
 func (a *auditor) ask(name string, question func(ctx context.Context)) {
 	a.mu.Lock()
 	busy := a.asking[name]

@@ -17,8 +17,8 @@ type Config struct {
 	Handlers       map[string]Handler
 	DefaultHandler string
 	Host           spec.Host
-	// AlwaysPause makes a pause process hold the namespaces of each sandbox, also where nobody needs
-	// one.
+	// AlwaysPause makes a pause process hold the namespaces of each sandbox, even if none is
+	// needed.
 	AlwaysPause bool
 	// PauseRootfs is a directory that holds the built-in pause program and nothing else.
 	PauseRootfs string
@@ -46,8 +46,8 @@ type Config struct {
 	// LeftoverTimeout bounds the wait for processes that outlive init in a shared PID namespace;
 	// 1 s.
 	LeftoverTimeout time.Duration
-	// CreateTimeout bounds RunPodSandbox, CreateContainer and StartContainer, whatever became of
-	// the caller; 4 min.
+	// CreateTimeout bounds RunPodSandbox, CreateContainer and StartContainer, even if the caller
+	// has gone; 4 min.
 	CreateTimeout time.Duration
 	// UndoTimeout bounds the wait of a failed creation for its undoing, which goes on by itself;
 	// 10 s.

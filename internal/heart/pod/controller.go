@@ -20,9 +20,9 @@ import (
 	"berth/internal/host/spec"
 )
 
-// Controller holds every sandbox and container. What clients ask for are its methods; what happens
-// by itself is the work of the types that it puts together. Its methods may be called from any
-// goroutine once Restore has returned; Run must be running.
+// Controller holds every sandbox and container. Its methods serve the requests of clients; work
+// that berth begins by itself is done by the types that it puts together. Its methods may be called
+// from any goroutine once Restore has returned; Run must be running.
 type Controller struct {
 	cfg  Config
 	feed Feed
@@ -77,7 +77,7 @@ func (c *Controller) RunPodSandbox(ctx context.Context, config *runtimeapi.PodSa
 
 // RunNotedPodSandbox makes a sandbox for a caller that has to know the ID before anything is made:
 // note is called with it, and nothing is made if that returns an error. It joins no other call, and
-// none joins it: ErrAlreadyExists says that the name is taken, or is being made.
+// none joins it: it returns ErrAlreadyExists if the name is taken, or if its sandbox is being made.
 func (c *Controller) RunNotedPodSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handlerName string, note func(id string) error) (string, error) {
 	return c.runPodSandbox(ctx, config, handlerName, nil, note)
 }
@@ -133,7 +133,7 @@ func (c *Controller) handler(name string) (Handler, error) {
 
 // StopPodSandbox ends every process of the pod and returns once that is settled and, within a
 // bound, once the network was given back; if that takes longer it goes on by itself. Creations and
-// starts in flight are interrupted. Stopping what is stopped or absent succeeds.
+// starts in flight are interrupted. Stopping a stopped or absent sandbox succeeds.
 func (c *Controller) StopPodSandbox(ctx context.Context, id string) error {
 	u, err := c.units.findSandbox(id)
 	if errdefs.IsNotFound(err) {
@@ -200,9 +200,9 @@ func (c *Controller) StartContainer(ctx context.Context, id string) error {
 }
 
 // StopContainer asks a container to end, waits for timeout, then kills it, and returns once its
-// exit is settled. Timeout 0 kills at once. Stopping what has ended, or is absent, succeeds. A
-// container that was never started stays CREATED, and can still be started: CRI has no state for a
-// container that may not be.
+// exit is settled. Timeout 0 kills at once. Stopping a container that has ended, or is absent,
+// succeeds. A container that was never started stays CREATED, and can still be started: CRI has no
+// state for a container that may not be.
 func (c *Controller) StopContainer(ctx context.Context, id string, timeout time.Duration) error {
 	u, err := c.units.findContainer(id)
 	if errdefs.IsNotFound(err) {
@@ -215,8 +215,8 @@ func (c *Controller) StopContainer(ctx context.Context, id string, timeout time.
 }
 
 // RemoveContainer removes a container, killing it first if it runs, and waits within ctx until
-// everything was given back. It says what it still waits for when ctx ends first; the removal is on
-// record then and goes on by itself. Removing what is absent succeeds.
+// everything was given back. If ctx ends first, the error names the pending step; the removal is on
+// record then and goes on by itself. Removing an absent container succeeds.
 func (c *Controller) RemoveContainer(ctx context.Context, id string) error {
 	u, err := c.units.findContainer(id)
 	if errdefs.IsNotFound(err) {
@@ -228,10 +228,10 @@ func (c *Controller) RemoveContainer(ctx context.Context, id string) error {
 	return c.remover.remove(ctx, u)
 }
 
-// UpdateContainerResources changes what a container may use, from now on or, while it is CREATED,
-// from its start on. What the request does not set stays as it is. It returns once the change is in
-// effect, refused, or pointless because the container has ended; the change is on record before
-// anything is asked for it, and goes on without its caller and through a crash.
+// UpdateContainerResources changes the resources of a container, from now on or, while it is
+// CREATED, from its start on. Fields that the request does not set stay as they are. It returns
+// once the change is in effect, refused, or pointless because the container has ended; the change
+// is on record before anything is asked for it, and goes on without its caller and through a crash.
 func (c *Controller) UpdateContainerResources(ctx context.Context, id string, r *runtimeapi.LinuxContainerResources) error {
 	u, err := c.units.findContainer(id)
 	if rec, ok := c.damaged.find(id, state.KindContainer); ok && err != nil {
@@ -246,8 +246,8 @@ func (c *Controller) UpdateContainerResources(ctx context.Context, id string, r 
 	return nil
 }
 
-// UpdatePodSandboxResources records what the kubelet says of the resources of a pod, whose cgroup
-// the kubelet itself has changed by then. nil leaves a part of it as it is.
+// UpdatePodSandboxResources records the kubelet's values for the resources of a pod, whose cgroup
+// the kubelet itself has changed by then. nil leaves a part as it is.
 func (c *Controller) UpdatePodSandboxResources(ctx context.Context, id string, overhead, resources *runtimeapi.LinuxContainerResources) error {
 	u, err := c.units.findSandbox(id)
 	if err != nil {
@@ -352,11 +352,11 @@ func (c *Controller) OOMKilled(id string) { c.witnesses.reportOOM(id) }
 func (c *Controller) OOMNoted(ids []string) { c.witnesses.ooms.noted(ids) }
 
 // Restore takes the records that were loaded. Call it once, before any call is served. Damaged
-// records are left alone, and what belongs to them too.
+// records are left alone, and so are their objects outside.
 func (c *Controller) Restore(loaded state.Loaded) { c.recovery.restore(loaded) }
 
-// Relist compares every unit with what containerd has: after each new connection to it, events may
-// have been lost.
+// Relist compares every unit with containerd's state. Call it after each new connection, because
+// events may have been lost.
 func (c *Controller) Relist(ctx context.Context) error {
 	soon, err := c.recovery.relist(ctx)
 	if soon {
@@ -375,9 +375,9 @@ func (c *Controller) Lanes() []lane.Lane { return c.lanes.runner.Snapshot() }
 // settled and not released. 0: none does.
 func (c *Controller) Oldest(step Step) time.Duration { return c.auditor.oldest(step) }
 
-// Drained returns when what a container wrote before it ended is in its log, or with ctx's error.
-// Call it before the log of what has ended is read. A container without output, or an ID without a
-// record, is not an error.
+// Drained returns when all output that a container wrote before it ended is in its log, or with
+// ctx's error. Call it before reading the log of an ended container. A container without output, or
+// an ID without a record, is not an error.
 func (c *Controller) Drained(ctx context.Context, id string) error {
 	u, ok := c.units.get(id)
 	if !ok {
@@ -389,8 +389,8 @@ func (c *Controller) Drained(ctx context.Context, id string) error {
 	return nil
 }
 
-// Target describes a sandbox or a container, by its ID or the beginning of one. It does not know
-// which of them the caller looks for, so a caller that does says so in its error for ErrNotFound.
+// Target describes a sandbox or a container, by its ID or the beginning of one. The same ID may
+// name either, so a caller that wants one of them says which in its error for ErrNotFound.
 func (c *Controller) Target(id string) (Target, error) {
 	if u, ok := c.units.get(id); ok {
 		return targetOf(u), nil

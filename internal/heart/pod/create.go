@@ -43,7 +43,8 @@ type creator struct {
 	obs         Observer
 }
 
-// create makes a container and returns once it is CREATED. What it made is undone if it fails.
+// create makes a container and returns once it is CREATED. If it fails, everything it made is
+// undone.
 func (c *creator) create(ctx context.Context, id string, p *unit, config *runtimeapi.ContainerConfig) error {
 	began := time.Now()
 	// Its handler could make the pod, unless another runtime has made it, which shifts owners by
@@ -75,8 +76,8 @@ func (c *creator) create(ctx context.Context, id string, p *unit, config *runtim
 	}
 	ctx, done := u.interruptible(ctx)
 	defer done()
-	// Nobody else knows u yet. A removal of the pod may find it from here on, and changes it only
-	// once its record is there.
+	// u is not shared yet. A removal of the pod may find it from here on, and changes it only once
+	// its record is there.
 	_, _ = u.task.tryLock(), u.changing.tryLock()
 	if !c.units.add(u) {
 		return fmt.Errorf("sandbox %s is removed: %w", p.id, errdefs.ErrNotFound)
@@ -112,15 +113,15 @@ func (c *creator) create(ctx context.Context, id string, p *unit, config *runtim
 }
 
 // allowed asks the policy about the images that a container of the sandbox p is made from and
-// mounts, the latter by the index of the mount. The timeline of the pod has a refusal: there is no
-// container yet that it could be about.
+// mounts, the latter by the index of the mount. A refusal goes to the timeline of the pod, because
+// there is no container yet.
 func (c *creator) allowed(ctx context.Context, p *unit, config *runtimeapi.ContainerConfig, from source, mounted map[int]Image) error {
 	if c.policy == nil {
 		return nil
 	}
 	asked := cmp.Or(config.GetImage().GetUserSpecifiedImage(), imageRef(config))
 	if from.checkpoint != nil {
-		asked = "" // it is the checkpoint that was asked for
+		asked = "" // the pod asked for the checkpoint
 	}
 	namespace := p.sandbox.Config.GetMetadata().GetNamespace()
 	err := c.policy.Allow(ctx, namespace, asked, from.image)
@@ -140,8 +141,8 @@ func (c *creator) allowed(ctx context.Context, p *unit, config *runtimeapi.Conta
 	return err
 }
 
-// source is what a container is made from: an image, or a checkpoint and the image that the
-// checkpoint names.
+// source is the origin of a container: an image, or a checkpoint and the image that the checkpoint
+// names.
 type source struct {
 	image      Image
 	checkpoint *state.Checkpoint // nil for an image alone
@@ -149,7 +150,7 @@ type source struct {
 	done       func()
 }
 
-// sourceOf finds what a container of the sandbox p is made from. A reference that is an absolute
+// sourceOf finds the source of a new container of the sandbox p. A reference that is an absolute
 // path names the archive of a checkpoint, whose image is pulled if it is not on this node. So does
 // one that names an image which holds a checkpoint, if a rule of the policy lets it be restored.
 // The caller calls done, unless there is an error.
@@ -158,8 +159,8 @@ func (c *creator) sourceOf(ctx context.Context, p *unit, config *runtimeapi.Cont
 	from := source{archive: ref, done: func() {}}
 	if !filepath.IsAbs(ref) {
 		img, err := c.images.Resolve(ref)
-		// A kubelet names an image by its ID. What its user has called it speaks for it, and not
-		// the name under which it came here first, as long as both are the same image.
+		// A kubelet names an image by its ID. The policy judges the name that the user gave, and
+		// not the name under which the image was first pulled, as long as both are the same image.
 		if user := config.GetImage().GetUserSpecifiedImage(); err == nil && user != "" && user != ref {
 			if named, err := c.images.Resolve(user); err == nil && named.ID == img.ID {
 				img = named
@@ -197,8 +198,8 @@ func (c *creator) sourceOf(ctx context.Context, p *unit, config *runtimeapi.Cont
 	return from, nil
 }
 
-// receive writes the checkpoint that an image holds into an archive on this node, which is there
-// until done is called.
+// receive writes the checkpoint in an image to an archive on this node, which exists until done is
+// called.
 func (c *creator) receive(ctx context.Context, p *unit, config *runtimeapi.ContainerConfig, img Image) (from source, err error) {
 	ref := imageRef(config)
 	if err := c.mayRestore(p); err != nil {
@@ -253,7 +254,7 @@ func (c *creator) imageOf(ctx context.Context, pod *runtimeapi.PodSandboxMetadat
 		if img, err = c.images.PullFor(ctx, pod, from); err != nil {
 			return img, err
 		}
-		if exact != said.Image { // it is not the name alone that is known of it
+		if exact != said.Image { // its full reference is known, not only the name
 			img, err = c.images.Resolve(exact)
 		}
 		if errdefs.IsNotFound(err) {
@@ -269,7 +270,7 @@ func (c *creator) imageOf(ctx context.Context, pod *runtimeapi.PodSandboxMetadat
 	return img, err
 }
 
-// mayRun refuses what is not an image to run.
+// mayRun refuses an image that cannot be run.
 func mayRun(img Image, ref string) error {
 	if img.Artifact {
 		return fmt.Errorf("image %s: it is an OCI artifact, which a container can mount as a volume and not run: %w", ref, errdefs.ErrInvalidArgument)
@@ -365,7 +366,7 @@ func (c *creator) makeContainer(ctx context.Context, u *unit, from source) error
 }
 
 // unpack unpacks the checkpoint that u is restored from, if it is, and changes the specification as
-// the restore needs it. The mounts in it are those of the request, whatever the checkpoint had.
+// the restore needs it. Its mounts are those of the request, and not those of the checkpoint.
 func (c *creator) unpack(ctx context.Context, u *unit, from source, s *oci.Spec) error {
 	if from.checkpoint == nil {
 		return nil

@@ -15,9 +15,9 @@ import (
 	"berth/internal/heart/state"
 )
 
-// damaged holds the records that cannot be read whole. What belongs to them outside is left alone:
-// something may run there. They are listed with what is readable, in the states UNKNOWN and
-// NOTREADY, until somebody removes them.
+// damaged holds the records that cannot be read whole. Their objects outside are left alone,
+// because something may run there. They are listed with their readable fields, in the states
+// UNKNOWN and NOTREADY, until a person removes them.
 type damaged struct {
 	obs Observer
 

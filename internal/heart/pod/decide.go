@@ -8,25 +8,25 @@ import "berth/internal/heart/state"
 type observed struct {
 	Phase    state.Phase
 	Removing bool
-	// Stopping says that a stop of the pod was asked for.
+	// Stopping is set if a stop of the pod was requested.
 	Stopping bool
-	// Attempt is how far the start has come, which nobody is at work on.
+	// Attempt is the stage of a start that is not in progress.
 	Attempt stage
-	// Holds says that the record holds the task.
+	// Holds is set if the record holds the task.
 	Holds bool
-	// Due says that something is to be released now.
+	// Due is set if there is something to release now.
 	Due     bool
 	Task    observedTask
 	Process observedProcess
 }
 
-// observedTask is what containerd says about the task of a unit.
+// observedTask is the state of a unit's task in containerd.
 type observedTask string
 
 const (
 	taskAbsent      observedTask = "absent"      // containerd knows no task
 	taskCreated     observedTask = "created"     // its process was made and not started
-	taskRunning     observedTask = "running"     // containerd says that it runs
+	taskRunning     observedTask = "running"     // it runs
 	taskStopped     observedTask = "stopped"     // containerd has its exit code
 	taskUnreachable observedTask = "unreachable" // there may be one, its shim does not answer
 )
@@ -46,17 +46,17 @@ func observeTask(t TaskState, known, unreachable bool) observedTask {
 	}
 }
 
-// action is what follows from an observation.
+// action is the consequence of an observation.
 type action string
 
 const (
 	actionNone      action = "none"      // everything is as it should be, nothing runs
 	actionLater     action = "later"     // whether it was started cannot be seen yet
 	actionWatch     action = "watch"     // it runs: continue to watch
-	actionAdopt     action = "adopt"     // it was started, only the record does not say so yet
+	actionAdopt     action = "adopt"     // it was started, but the record does not have that yet
 	actionReport    action = "report"    // it ended: containerd has the code
 	actionMeasure   action = "measure"   // it ended: the code has to be asked for
-	actionLost      action = "lost"      // it ended, and nobody can know how
+	actionLost      action = "lost"      // it ended, and its exit code cannot be known
 	actionAbandon   action = "abandon"   // its start came to nothing, or may have: settle that
 	actionUndoStart action = "undostart" // its start was cut off before the program ran
 	actionUndo      action = "undo"      // its creation was cut off
@@ -67,7 +67,7 @@ const (
 // decide holds the whole of recovery, one row per case: the same after a crash, after a clean stop,
 // and after a lost connection to containerd.
 //
-// The kernel's word on a recorded process goes before containerd's: a task whose shim died is
+// The kernel's answer about a recorded process precedes containerd's: a task whose shim died is
 // unknown to containerd while its process may well live.
 func decide(o observed) action {
 	switch o.Phase {
@@ -108,7 +108,7 @@ func decide(o observed) action {
 	}
 }
 
-// decideEnded decides about what has ended, or is removed before it was started.
+// decideEnded decides about a unit that has ended, or that is removed before it was started.
 func decideEnded(o observed) action {
 	switch {
 	case !o.Holds && (o.Task == taskCreated || o.Task == taskRunning || o.Task == taskStopped):
@@ -147,12 +147,12 @@ func decideCreated(o observed) action {
 	case o.Process == processAlive, o.Process == processUnreachable:
 		return actionAbandon
 	}
-	switch o.Attempt { // there is nothing to be seen of it
+	switch o.Attempt { // nothing of it is visible
 	case stageMade:
 		return actionLost
-	case stageRestoring: // what it has restored may live
+	case stageRestoring: // the restored process may live
 		return actionAbandon
-	case stageMaking: // whatever is left of it
+	case stageMaking: // remains, in any state
 		return actionUndoStart
 	default:
 		return actionNone

@@ -12,7 +12,7 @@ import (
 )
 
 // describer makes the documents of the verbose statuses, which crictl inspect and inspectp show.
-// What containerd adds is left out, with the reason, when it cannot be asked.
+// Details from containerd are left out, with the reason, if it cannot be asked.
 type describer struct {
 	objects Objects
 }
@@ -70,7 +70,7 @@ func (d *describer) document(ctx context.Context, u *unit, info map[string]any) 
 	return map[string]string{"info": string(b)}, nil
 }
 
-// describe returns what only berth knows of u.
+// describe returns the details of u that only berth has.
 func describe(u *unit) map[string]any {
 	st := u.now()
 	m := map[string]any{"phase": st.Phase, "holds": st.Holds, "process": st.Process, "stopping": st.Stopping}
@@ -87,7 +87,7 @@ func describe(u *unit) map[string]any {
 		m["exit"] = st.Exit
 	}
 	if known, _ := u.evidence.known(); !known.Zero() && !st.Phase.Ended() {
-		m["ended"] = known // which is not on record yet
+		m["ended"] = known // not on record yet
 	}
 	if held := u.told.holding(); held != "" {
 		m["held"] = held

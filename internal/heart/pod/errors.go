@@ -23,7 +23,7 @@ func ctxError(ctx context.Context) error {
 	}
 }
 
-// absent turns ErrNotFound into success: what is to be released is gone.
+// absent turns ErrNotFound into success: the thing to release is gone.
 func absent(err error) error {
 	if errdefs.IsNotFound(err) {
 		return nil
@@ -32,7 +32,7 @@ func absent(err error) error {
 }
 
 // interrupted returns the error of an operation whose context [unit.interrupt] may have ended: if
-// it has, the reason for that goes before what the operation made of it.
+// it did, its reason takes precedence over err.
 func interrupted(ctx context.Context, err error) error {
 	cause := context.Cause(ctx)
 	if err == nil || cause == nil || errors.Is(err, cause) {
@@ -41,7 +41,7 @@ func interrupted(ctx context.Context, err error) error {
 	return fmt.Errorf("%w (%s)", cause, err.Error())
 }
 
-// unanswered reports whether an error says that nobody has answered: the connection broke, or the
+// unanswered reports whether an error means that there was no answer: the connection broke, or the
 // time was over.
 func unanswered(err error) bool {
 	return errdefs.IsUnavailable(err) || errdefs.IsDeadlineExceeded(err) || errdefs.IsCanceled(err)

@@ -11,13 +11,13 @@ import (
 	"berth/internal/base/exit"
 )
 
-// evidence is what is known of the end of one unit before it is settled, with the instant at which
-// it was noticed, and the signals that are on their way. What follows from it is [exit.Evidence].
+// evidence holds the facts about the end of one unit before it is settled, with the instant at
+// which it was noticed, and the signals in flight. [exit.Evidence] draws the conclusion.
 type evidence struct {
 	mu      sync.Mutex
 	of      exit.Evidence
 	since   time.Time     // of the first fact
-	said    []event.Said  // what was added, in its order, and whether it was news or not
+	said    []event.Said  // the added facts, in order, each with whether it was new
 	more    chan struct{} // closed, and replaced, when there is more
 	odd     bool          // contradiction has returned that two codes differ
 	sending int           // how many signals of berth's own are on their way
@@ -28,7 +28,7 @@ func (e *evidence) init(f exit.Fact) {
 	e.of.Fact, e.more = f, make(chan struct{})
 }
 
-// add merges a fact, or a hint, and reports whether it said anything new.
+// add merges a fact, or a hint, and reports whether it was new.
 func (e *evidence) add(f exit.Fact, hint bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -57,7 +57,7 @@ func (e *evidence) add(f exit.Fact, hint bool) bool {
 // maxSaid is how many statements about one end are kept.
 const maxSaid = 16
 
-// told returns what an exit is settled from, for the timeline.
+// told returns the evidence from which an exit is settled, for the timeline.
 func (e *evidence) told() event.Evidence {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -69,7 +69,7 @@ func (e *evidence) told() event.Evidence {
 	}
 }
 
-// known returns what is known, and a channel that is closed when there is more.
+// known returns the merged fact, and a channel that is closed when there is more.
 func (e *evidence) known() (exit.Fact, <-chan struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -116,15 +116,15 @@ func (e *evidence) giveUp(why error) {
 }
 
 // mayHaveRun notes whether the program of a start may have run, which makes the end of its process
-// an exit and not the end of a failed start. The last word stands.
+// an exit and not the end of a failed start. The last call wins.
 func (e *evidence) mayHaveRun(ran bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.of.MayHaveRun(ran)
 }
 
-// endedAlone notes that the process of a start that was given up has ended, and that nobody could
-// be asked how. It reports false where berth has killed the process.
+// endedAlone notes that the process of a start that was given up has ended, and that its code is
+// unknown. It returns false if berth has killed the process.
 func (e *evidence) endedAlone() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -157,8 +157,8 @@ func (e *evidence) counted(n *int, send func() error) error {
 	return err
 }
 
-// contested returns a channel that is closed once it is known whether a signal of berth's own,
-// which is on its way, was delivered. It is nil where none is.
+// contested returns a channel that is closed once it is known whether a signal of berth's own, in
+// flight now, was delivered. It is nil if there is none.
 func (e *evidence) contested() <-chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()

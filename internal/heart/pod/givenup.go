@@ -14,20 +14,20 @@ import (
 	"berth/internal/base/exit"
 )
 
-// givenUp ends what was made for starts that were given up, before their ends are settled.
+// givenUp ends the remains of starts that were given up, before their ends are settled.
 type givenUp struct {
 	measureTimeout time.Duration
 	processes      *processes
 }
 
-// end ends what was made for a start that was given up, so that the container is not EXITED while
-// its program may run after all: the answer to a start can be lost. What is known of its end is
-// evidence from then on.
+// end ends the remains of a start that was given up, because the answer to a start can be lost: the
+// container must not be EXITED while its program may run. Facts about its end are evidence from
+// then on.
 func (g *givenUp) end(ctx context.Context, u *unit) error {
 	process := g.processes.observe(u)
 	ended, err := g.endAs(ctx, u, process)
 	if err != nil {
-		return fmt.Errorf("end what was made for the start of %s: %w", u.id, err)
+		return fmt.Errorf("end the remains of the start of %s: %w", u.id, err)
 	}
 	u.evidence.add(ended, false)
 	if process == processAlive {
@@ -39,8 +39,8 @@ func (g *givenUp) end(ctx context.Context, u *unit) error {
 	return nil
 }
 
-// endAs ends what was made for the start of u, as far as the kernel knows of a process, and returns
-// what the shim says about the end; the zero fact if it does not.
+// endAs ends the remains of a start of u, given the kernel's answer about its process, and returns
+// the shim's fact about the end; the zero fact if there is none.
 func (g *givenUp) endAs(ctx context.Context, u *unit, process observedProcess) (ended exit.Fact, err error) {
 	switch process {
 	case processAlive:
@@ -52,7 +52,7 @@ func (g *givenUp) endAs(ctx context.Context, u *unit, process observedProcess) (
 		}))
 	case processUnreachable:
 		if st, err := u.workload.State(ctx); err != nil || !st.Stopped {
-			return ended, errors.New("neither the kernel nor its shim can say whether it lives")
+			return ended, errors.New("neither the kernel nor its shim can tell whether it lives")
 		}
 		return g.askShim(ctx, u)
 	case processUnknown:
@@ -62,7 +62,7 @@ func (g *givenUp) endAs(ctx context.Context, u *unit, process observedProcess) (
 		if u.process().Pid == 0 {
 			return ended, nil // none was made, or none that could have been started
 		}
-		// It is in a virtual machine. ErrNotFound says that it has ended, maybe by itself.
+		// It is in a virtual machine. ErrNotFound means that it has ended, maybe by itself.
 		if err := g.markUnstarted(ctx, u); err != nil {
 			return ended, err
 		}
@@ -79,16 +79,16 @@ func (g *givenUp) endAs(ctx context.Context, u *unit, process observedProcess) (
 		defer cancel()
 		ended, err = g.askShim(ctx, u)
 		if absent(err) != nil && u.evidence.endedAlone() {
-			return unknownEnd(u, "its start was cut off, its process has ended, and its shim did not say how"), nil
+			return unknownEnd(u, "its start was cut off, its process has ended, and its shim did not report the code"), nil
 		}
 	}
 	return ended, nil
 }
 
-// endRestore ends what the restore of u has made, when the start was given up, and returns what is
-// said about the end. It is an error as long as the shim may be at work on it, or its process
-// lives. Where the shim is gone and there is nothing to end, the program may have run and ended:
-// nobody can know.
+// endRestore ends the remains of a restore of u whose start was given up, and returns the fact
+// about the end. It is an error as long as the shim may be at work on it, or its process lives. If
+// the shim is gone and there is nothing to end, the program may have run and ended, and its code is
+// unknown.
 func (g *givenUp) endRestore(ctx context.Context, u *unit) (ended exit.Fact, err error) {
 	_ = u.evidence.kill(func() error {
 		var found bool
@@ -110,7 +110,7 @@ func (g *givenUp) endRestore(ctx context.Context, u *unit) (ended exit.Fact, err
 		return ended, nil
 	case err != nil:
 		return ended, err
-	case st.Stopped: // what is restored runs from its first instant
+	case st.Stopped: // a restored program runs from its first instant
 		u.evidence.mayHaveRun(true)
 		ended, err = g.askShim(ctx, u)
 		return ended, absent(err)
@@ -121,7 +121,7 @@ func (g *givenUp) endRestore(ctx context.Context, u *unit) (ended exit.Fact, err
 	return ended, nil
 }
 
-// unknownEnd returns the fact that the process of u has ended and nobody can say how.
+// unknownEnd returns the fact that the process of u has ended with an unknown code.
 func unknownEnd(u *unit, why string) exit.Fact {
 	return exit.Fact{ID: u.id, Origin: exit.Audit, Message: why}
 }
@@ -129,11 +129,11 @@ func unknownEnd(u *unit, why string) exit.Fact {
 // markTimeout bounds the question whether the program has run: a stop may wait for the kill.
 const markTimeout = 300 * time.Millisecond
 
-// markUnstarted records that the process of u, which is about to be killed, has not run the program, if
-// the shim says so: should berth be killed as well, the next one does not take its end for an exit. If
-// the shim says that the program has run, that is noted. An error says that berth ends before the shim
-// could answer, or that it could not be recorded: nothing is to be killed then, and the next berth asks
-// again.
+// markUnstarted records that the process of u, which is about to be killed, has not run the
+// program, if the shim confirms it: should berth be killed as well, the next one does not take its
+// end for an exit. If the shim answers that the program has run, that is noted. It returns an error
+// if berth ends before the shim could answer, or if the mark could not be recorded: do not kill the
+// process then; the next berth asks again.
 func (g *givenUp) markUnstarted(ctx context.Context, u *unit) error {
 	asked, cancel := context.WithTimeout(ctx, markTimeout)
 	defer cancel()
@@ -151,9 +151,9 @@ func (g *givenUp) markUnstarted(ctx context.Context, u *unit) error {
 	return u.markTakingBack()
 }
 
-// askShim returns what the shim says about how the process of a start that was given up ended: the
-// start may have taken effect, and the program ended by itself. It waits for the end for some
-// seconds, and does not ask if a witness has reported the code.
+// askShim returns the shim's fact about the end of a process whose start was given up: the start
+// may have taken effect, and the program ended by itself. It waits for the end for some seconds,
+// and does not ask if a witness has reported the code.
 func (g *givenUp) askShim(ctx context.Context, u *unit) (ended exit.Fact, err error) {
 	if u.evidence.measured() {
 		return ended, nil

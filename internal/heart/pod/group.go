@@ -13,8 +13,8 @@ func askedGroup(cgroups Cgroups, u *unit) string {
 	return cgroups.Dir(path)
 }
 
-// restoredGroup returns the cgroup of what the shim was asked to restore for u, or "" where the
-// record names the process or none was asked for.
+// restoredGroup returns the cgroup of the process that the shim was asked to restore for u, or ""
+// if the record has its process or no restore was begun.
 func restoredGroup(cgroups Cgroups, u *unit) string {
 	if u.now().Restoring == "" {
 		return ""
@@ -22,7 +22,8 @@ func restoredGroup(cgroups Cgroups, u *unit) string {
 	return askedGroup(cgroups, u)
 }
 
-// ownsGroup reports whether the group above that of u is its pod's alone, as the kubelet makes it.
+// ownsGroup reports whether the group above that of u belongs to its pod alone, as the kubelet
+// makes it.
 func (u *unit) ownsGroup() bool {
 	return u.pod.sandbox.Config.GetLinux().GetCgroupParent() != ""
 }

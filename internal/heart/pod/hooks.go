@@ -27,6 +27,6 @@ type Hooks interface {
 	// Started is called after a container became RUNNING.
 	Started(ctx context.Context, t Target)
 	// Ended is called after the exit of a container or sandbox was settled and published, on a lane
-	// of its own: what it waits for delays nothing. After an error it is called again.
+	// of its own, so it may wait. After an error it is called again.
 	Ended(ctx context.Context, t Target, f exit.Fact) error
 }

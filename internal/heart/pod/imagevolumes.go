@@ -21,9 +21,8 @@ import (
 )
 
 // imageVolumes mounts images into containers. The image is resolved once, before the container is
-// on record, so that the record names what is mounted even when the tag moves on. A view of the
-// image keeps its layers for as long as the container has it, also when the image itself is
-// removed.
+// on record, so that the record has the mounted image even if the tag moves on. A view of the image
+// keeps its layers for as long as the container has it, also when the image itself is removed.
 type imageVolumes struct {
 	layers Layers
 	images Images
@@ -139,8 +138,8 @@ func mountFailed(m *runtimeapi.Mount, err error) error {
 	return fmt.Errorf("%w: mount %s: image %s: %w", crierrors.ErrImageVolumeMountFailed, m.GetContainerPath(), m.GetImage().GetImage(), err)
 }
 
-// withImageRefs returns the mounts of a container as its status reports them: a mount of an image
-// says which image that is.
+// withImageRefs returns the mounts of a container for its status, in which a mount of an image
+// contains the image's reference.
 func withImageRefs(ct *state.Container) []*runtimeapi.Mount {
 	mounts := ct.Config.GetMounts()
 	if len(ct.ImageVolumes) == 0 {

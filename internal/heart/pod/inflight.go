@@ -28,25 +28,25 @@ type inflight struct {
 	making int // creations in flight
 }
 
-// mostCreations is how many creations may be in flight. A creation outlives its caller, and the next call
-// joins it: a node that has more of them at once makes none of them any more.
+// mostCreations is how many creations may be in flight. A creation outlives its caller, and the
+// next call joins it: a node that has more of them at once makes none of them any more.
 const mostCreations = 1024
 
 // creation is one operation that makes a unit, in flight or done.
 type creation struct {
-	config    proto.Message // nil once the result was delivered, and for what nobody may join
+	config    proto.Message // nil once the result was delivered, and for calls that none may join
 	done      chan struct{}
 	id        string
 	err       error // valid once done is closed
 	delivered bool
-	waits     string // what it waits for, if that is worth a word to those who wait for it; "" if not
+	waits     string // the thing it waits for, if callers should know; "" if not
 }
 
-// waiting is the key of the note of what a creation waits for, in its context.
+// waiting is the context key of the function that notes the thing a creation waits for.
 type waiting struct{}
 
-// waitsFor notes what a creation, whose context is ctx, waits for: a caller whose deadline passes
-// meanwhile is given that. "" is nothing that has to be said.
+// waitsFor notes the thing that a creation with context ctx waits for: if a caller's deadline
+// passes meanwhile, its error contains that. "" clears it.
 func waitsFor(ctx context.Context, what string) {
 	if note, ok := ctx.Value(waiting{}).(func(string)); ok {
 		note(what)

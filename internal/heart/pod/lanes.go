@@ -11,7 +11,7 @@ import (
 	"berth/internal/base/lane"
 )
 
-// Step is what a lane attempts.
+// Step is one kind of attempt of a lane.
 type Step string
 
 // The steps of a lane.
@@ -103,15 +103,15 @@ func (l *lanes) settleAgain(u *unit) {
 	}
 }
 
-// poke makes the lane of an ID try now what it would try later.
+// poke makes the lane of an ID retry now.
 func (l *lanes) poke(id string) { l.runner.Poke(LaneKey{ID: id}) }
 
 // longestAwaited bounds the wait before another attempt, while somebody waits for the outcome.
 const longestAwaited = time.Second
 
 // wait begins to wait for the life of u to go on: until it is settled, compared or removed, or has
-// nothing to do. It is the only way to wait for that. What is retried for it is tried now, and at
-// least every second meanwhile. End of the waiter must be called.
+// nothing to do. It is the only way to wait for that. A pending retry is made now, and meanwhile at
+// least every second. End of the waiter must be called.
 func (l *lanes) wait(u *unit) *lane.Waiter {
 	w := l.runner.Wait(LaneKey{ID: u.id})
 	if !u.compared.Happened() {
@@ -126,9 +126,8 @@ func (l *lanes) waitUpdate(u *unit) *lane.Waiter { return l.runner.Wait(LaneKey{
 // awaited reports whether somebody waits for the life of u to go on.
 func (l *lanes) awaited(u *unit) bool { return l.runner.Awaited(LaneKey{ID: u.id}) }
 
-// releaseNow schedules the release of u, for somebody who asked for what needs it. The poke comes
-// first: an attempt that begins because of the offer needs none, and would be made twice if it
-// failed.
+// releaseNow schedules the release of u for a caller that needs it. The poke comes first: an
+// attempt that begins because of the offer needs none, and would be made twice if it failed.
 func (l *lanes) releaseNow(u *unit) {
 	l.poke(u.id)
 	l.hurry(u)
@@ -157,7 +156,7 @@ func until(ctx context.Context, w *lane.Waiter, event, or *lane.Event) error {
 	}
 }
 
-// waitSettled waits as w for the exit of u to be durable and visible. What is removed has ended,
+// waitSettled waits as w for the exit of u to be durable and visible. A removed unit has ended,
 // too: a container that is removed before it ran is not settled.
 func waitSettled(ctx context.Context, w *lane.Waiter, u *unit) error {
 	if err := until(ctx, w, &u.settled, &u.removed); err != nil {
@@ -166,8 +165,8 @@ func waitSettled(ctx context.Context, w *lane.Waiter, u *unit) error {
 	return nil
 }
 
-// waitRemoved hurries the release of u, and waits until its record is deleted. It says what it
-// waited for when ctx ends first.
+// waitRemoved hurries the release of u, and waits until its record is deleted. If ctx ends first,
+// the error names the pending step.
 func (l *lanes) waitRemoved(ctx context.Context, u *unit) error {
 	w := l.wait(u)
 	defer w.End()
@@ -184,8 +183,8 @@ func (l *lanes) waitRemoved(ctx context.Context, u *unit) error {
 	return err
 }
 
-// waitCompared waits until it is known whether an earlier start of u took effect, or nobody needs to
-// know any more since u is removed.
+// waitCompared waits until it is known whether an earlier start of u took effect, or until u is
+// removed.
 func (l *lanes) waitCompared(ctx context.Context, u *unit) error {
 	w := l.wait(u)
 	defer w.End()

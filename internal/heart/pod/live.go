@@ -8,7 +8,7 @@ import (
 	"berth/internal/heart/state"
 )
 
-// live is what runs of a unit, or is about to run, recorded or not.
+// live is the running part of a unit, or the part about to run, recorded or not.
 type live struct {
 	mu      sync.Mutex
 	proc    state.Process // made, perhaps not recorded yet

@@ -66,7 +66,8 @@ func (m *taskMaker) attempt(ctx context.Context, u *unit) (pid uint32, err error
 	}
 	if u.restored() {
 		from := UnpackedIn(m.files.Checkpoint(u.id))
-		if _, err := os.Stat(from.Changes); err == nil { // each time: what is taken back loses them
+		// each time: a start that is taken back loses them
+		if _, err := os.Stat(from.Changes); err == nil {
 			if err := m.layers.ApplyChanges(ctx, u.container.Snapshotter, u.id, from.Changes); err != nil {
 				return 0, err
 			}
@@ -88,12 +89,12 @@ func (m *taskMaker) attempt(ctx context.Context, u *unit) (pid uint32, err error
 	return pid, err
 }
 
-// reviveShim starts the shim of the sandbox of u again, which has died. What a start that failed
-// has left of it is ended: it has the pod's socket, and the next start would take it for the shim,
-// also where it never answers.
+// reviveShim starts the shim of the sandbox of u again, which has died. The remains of a failed
+// start of it are ended first: they have the pod's socket, and the next start would take them for
+// the shim, even if they never answer.
 func (m *taskMaker) reviveShim(ctx context.Context, u *unit) error {
 	p := u.pod
-	// The release of the shim holds it, too: nothing is started that nobody would end.
+	// The release of the shim takes this lock, too, so that a shim started now is not missed by it.
 	if err := p.task.lock(ctx); err != nil {
 		return fmt.Errorf("start the shim of sandbox %s again: %w", p.id, err)
 	}
@@ -108,7 +109,8 @@ func (m *taskMaker) reviveShim(ctx context.Context, u *unit) error {
 		CreatedAt: p.sandbox.CreatedAt,
 		NetNS:     p.sandbox.NetNS,
 		Group:     p.sandbox.ShimGroup,
-		Spec:      &specs.Spec{Version: specs.Version, Linux: &specs.Linux{}}, // the shim reads annotations, and needs none
+		// the shim reads annotations, and needs none
+		Spec: &specs.Spec{Version: specs.Version, Linux: &specs.Linux{}},
 	})
 	if errdefs.IsAlreadyExists(err) {
 		return nil // another container was faster, or it was not the shim that was missing

@@ -27,13 +27,13 @@ type witnesses struct {
 	obs       Observer
 }
 
-// report takes a fact about the unit that it names. It never blocks: the fact is merged into what
-// is known and the unit's lane does the rest. Facts about unknown IDs are dropped: exec processes
+// report takes a fact about the unit that it names. It never blocks: the fact is merged into the
+// evidence and the unit's lane does the rest. Facts about unknown IDs are dropped: exec processes
 // have no unit, nor have containers of other namespaces.
 //
-// Where the kernel watches the process, it alone says that the process ended: a shim that died has
-// containerd's clean-up report 137 for what it is about to kill. What others report then only
-// supplies the code that the kernel may lack.
+// If the kernel watches the process, it alone decides that the process ended: when a shim died,
+// containerd's clean-up reports 137 before it has killed the process. Other witnesses then only
+// supply the code, which the kernel may lack.
 func (w *witnesses) report(f exit.Fact) {
 	u, ok := w.units.get(f.ID)
 	if !ok {
@@ -53,9 +53,9 @@ func (w *witnesses) report(f exit.Fact) {
 		return // it is about the process of a start that was undone, and comes late
 	}
 	if u.now().Phase == state.Created && pid == 0 && u.attempt().at != stageGivenUp {
-		// The container has no process: the fact is about the one of a start that was undone. That
-		// of a start that failed may not have come on record. Nothing is lost if another start is
-		// on its way: a process that ends before it is known fails the start.
+		// The container has no process: the fact is about the one of a start that was undone. The
+		// process of a failed start may not have come on record. Nothing is lost if another start
+		// is on its way: a process that ends before it is known fails the start.
 		return
 	}
 	w.reportFor(u, f)
@@ -64,15 +64,15 @@ func (w *witnesses) report(f exit.Fact) {
 // reportFor takes a fact as report does, for a caller that knows that it is about the unit u as it
 // is now.
 //
-// What another witness than the kernel says counts by what the kernel answers:
+// The report of another witness counts depending on the kernel's answer:
 //
-//   - alive: it is doubted, whoever says it. If the process ended all the same, the audit finds it.
+//   - alive: the report is doubted. If the process ended all the same, the audit finds it.
 //   - gone: it supplies the code that the kernel may lack.
 //   - not asked, since the process is not one of this host's: it counts.
-//   - cannot tell: the kernel has no veto, and what the shim has measured counts. That is a
-//     [taskFact], the answer of a shim that is there: it has reaped the process. Nothing else does. An
-//     event may be containerd's own, about a shim that is dead and a process that lives, and so may
-//     the absence of a task; either is looked into by the audit, which asks the shim.
+//   - cannot tell: the kernel has no veto, and the shim's measurement counts. That is a [taskFact],
+//     the answer of a shim that is there: it has reaped the process. Nothing else does. An event
+//     may be containerd's own, about a shim that is dead and a process that lives, and so may the
+//     absence of a task; either is looked into by the audit, which asks the shim.
 func (w *witnesses) reportFor(u *unit, f exit.Fact) {
 	hint := false
 	if f.Origin != exit.Kernel {
@@ -132,14 +132,14 @@ const (
 
 // listen makes the task witness wait for the end of u: for the code where the kernel cannot give
 // it, and for the end where the kernel does not see the process at all. A wait that fails is begun
-// again, for as long as there is something to wait for: a connection that broke comes back, and one
-// question that was asked in vain says nothing about u.
+// again, for as long as there is something to wait for: a broken connection comes back, and one
+// failed question proves nothing about u.
 func (w *witnesses) listen(u *unit) {
 	if w.processes.exact(u) {
 		return // the kernel supplies end and code; the stream and the audit are there too
 	}
 	if u.isPinned() {
-		return // its stop says so itself, and the audit looks for its pins
+		return // its stop reports that itself, and the audit looks for its pins
 	}
 	if !u.listening.CompareAndSwap(false, true) {
 		return // every relist finds units that are listened to already
@@ -153,7 +153,7 @@ func (w *witnesses) listen(u *unit) {
 				return
 			}
 			if errdefs.IsNotFound(err) || u.now().Phase.Ended() {
-				return // there is nothing to wait for; the audit finds out what that means
+				return // there is nothing to wait for; the audit finds the reason
 			}
 		}
 	}) {
@@ -161,8 +161,8 @@ func (w *witnesses) listen(u *unit) {
 	}
 }
 
-// ask asks the workload of u whether it has ended, and reports that it has. What cannot answer now
-// is asked by the next audit.
+// ask asks the workload of u whether it has ended, and reports the end. If it cannot answer now,
+// the next audit asks again.
 func (w *witnesses) ask(ctx context.Context, u *unit) {
 	st, err := u.workload.State(ctx)
 	switch {

@@ -14,8 +14,8 @@ import (
 	"berth/internal/host/pidfd"
 )
 
-// oomReader reads the kernel's counters of OOM kills. What it reads it adds to the evidence of each
-// unit, which says what the counters mean.
+// oomReader reads the kernel's counters of OOM kills. It adds the readings to the evidence of each
+// unit, which interprets them.
 type oomReader struct {
 	kernel  Kernel
 	cgroups Cgroups
@@ -24,10 +24,10 @@ type oomReader struct {
 	obs            Observer
 }
 
-// arm asks the kernel to notify of OOM kills in the group of u from now on, and reads what the
-// counter says already: that is what happened while no berth was there. It is called before the
-// program runs, by the next berth, and by the audit for as long as it was asked in vain. It reports
-// whether there were kills that are not on record.
+// arm asks the kernel to notify of OOM kills in the group of u from now on, and reads the counter
+// for kills that happened while no berth was there. It is called before the program runs, by the
+// next berth, and by the audit for as long as it was asked in vain. It reports whether there were
+// kills that are not on record.
 func (o *oomReader) arm(u *unit) (more bool) {
 	dir := u.process().Cgroup
 	if u.isSandbox() || dir == "" || u.now().Phase.Ended() {
@@ -51,7 +51,7 @@ func (o *oomReader) arm(u *unit) (more bool) {
 		return false
 	}
 	st := u.now()
-	if e.counter.at.IsZero() { // what is on record was read then or later
+	if e.counter.at.IsZero() { // the recorded count was read then or later
 		e.counter.kills, e.counter.survived, e.counter.at = st.OOMKills, st.OOMKills, st.StartedAt
 		e.counter.sum = st.OOMKills
 		if st.OOMKilledAt.After(st.StartedAt) {
@@ -95,11 +95,11 @@ func (o *oomReader) count(u *unit, dir string, kills uint64, last bool) {
 	e.known = last
 }
 
-// read reads the counter of OOM kills of a container that ended. It is called first of all,
-// since the cgroup can vanish with the container: systemd removes a scope once it is empty, and on
-// a busy host does so before anybody has read the counter. The counter of the pod's group says then
-// what the container's would have said. Where that one does not say it either, containerd's report
-// counts. An error says that the counter is there, and could not be read.
+// read reads the counter of OOM kills of a container that ended. It is called first of all, since
+// the cgroup can vanish with the container: systemd removes a scope once it is empty, and on a busy
+// host does so before anybody has read the counter. The counter of the pod's group then stands in
+// for the container's. If that one is not available either, containerd's report counts. It returns
+// an error if the counter exists and could not be read.
 func (o *oomReader) read(u *unit, f exit.Fact) error {
 	err := o.readOwn(u, f)
 	if absent(err) != nil || err == nil {
@@ -185,9 +185,9 @@ func (o *oomReader) judge(ctx context.Context, u *unit, known exit.Fact) exit.Fa
 	return known
 }
 
-// notePod notes what the pod's group had counted before the process of u runs. That is needed
-// only where systemd removes the process's own group, and says something only where the pod has a
-// group of its own, which the kubelet makes.
+// notePod notes the count of the pod's group before the process of u runs. That is needed only if
+// systemd removes the process's own group, and is useful only if the pod has a group of its own,
+// which the kubelet makes.
 func (o *oomReader) notePod(u *unit, proc *state.Process) {
 	if u.isSandbox() || !u.handler.SystemdCgroup || !u.ownsGroup() || proc.Cgroup == "" {
 		return
@@ -197,7 +197,7 @@ func (o *oomReader) notePod(u *unit, proc *state.Process) {
 
 // restOfPod returns how many OOM kills the pod's group counted since the process of u ran, other
 // than those in other containers of the pod: the kills in the group of u, which has vanished. 0
-// says that there was none, or that nobody knows.
+// means that there was none, or that it is unknown.
 func (o *oomReader) restOfPod(u *unit) uint64 {
 	proc := u.process()
 	n, ok := o.ofPod(u, filepath.Dir(proc.Cgroup))

@@ -16,18 +16,18 @@ import (
 // oomNear is how long before the end of a container an OOM kill may be to explain the end.
 const oomNear = time.Second
 
-// oomRise is what is known of the last time that the counter of OOM kills of a container grew: it
-// was between two instants. They are the same where the kernel notified berth of it. Where berth
-// was away, or could not be notified, the first one is when the counter was read before.
+// oomRise is the interval in which the counter of OOM kills of a container last grew. Both instants
+// are the same if the kernel notified berth. If berth was away, or could not be notified, the first
+// one is the time of the reading before.
 type oomRise struct {
 	from, to time.Time
 	limit    exit.Limit // that was reached; "" where the counters do not tell
-	// late says that the process may have ended before the counter was read, and that nobody may
-	// know when: the second instant says nothing then.
+	// late is set if the process may have ended before the counter was read, at an unknown time:
+	// the second instant is meaningless then.
 	late bool
 }
 
-// oomEvidence is what is known of the OOM kills in the group of one container.
+// oomEvidence holds the readings about OOM kills in the group of one container.
 type oomEvidence struct {
 	mu      sync.Mutex
 	counter oomCounter
@@ -42,7 +42,7 @@ type oomEvidence struct {
 	reported time.Time
 }
 
-// begin forgets what was counted in the group of an earlier start, which was undone.
+// begin forgets the counts of an earlier start's group, which was undone.
 func (e *oomEvidence) begin() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -84,7 +84,7 @@ func (e *oomEvidence) isKnown() bool {
 	return e.known
 }
 
-// reading returns what is known of the counter.
+// reading returns the state of the counter.
 func (e *oomEvidence) reading() oomCounter {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -98,8 +98,8 @@ func (e *oomEvidence) report(at time.Time) {
 }
 
 // verdict reports whether the OOM killer explains an end, and whose limit was reached. Where the
-// counter could not be read after the end, containerd's report counts, which may be late. What an
-// OOM kill means for a container that ended well, or with an unknown code, package exit decides.
+// counter could not be read after the end, containerd's report counts, which may be late. Package
+// exit decides the meaning of an OOM kill for a container that ended well, or with an unknown code.
 func (e *oomEvidence) verdict(f exit.Fact) (bool, exit.Limit) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -109,7 +109,7 @@ func (e *oomEvidence) verdict(f exit.Fact) (bool, exit.Limit) {
 	return !e.known && oomRise{from: e.reported, to: e.reported}.explains(f), exit.LimitUnknown
 }
 
-// tell adds to what an exit is settled from.
+// tell adds the OOM evidence to told.
 func (e *oomEvidence) tell(told event.Evidence) event.Evidence {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -118,7 +118,7 @@ func (e *oomEvidence) tell(told event.Evidence) event.Evidence {
 	return told
 }
 
-// record writes down what was counted.
+// record writes the counts to a status.
 func (e *oomEvidence) record(st *state.Status) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -129,20 +129,22 @@ func (e *oomEvidence) record(st *state.Status) {
 
 // oomCounter is a counter of OOM kills as it was read last. It is a value, without clock or I/O.
 type oomCounter struct {
-	kills    uint64
-	sum      uint64    // as it was read last: without what was counted in groups that were gone by then
-	at       time.Time // when kills was read
-	hits     []uint64  // of the memory limits of the group and those above, at that time; nil: not known
-	last     oomRise   // zero: there was none
-	survived uint64    // kills that are on record as survived
+	kills uint64
+	sum   uint64    // as last read: without the counts of groups that were gone by then
+	at    time.Time // when kills was read
+	// of the memory limits of the group and those above, at that time; nil: not known
+	hits     []uint64
+	last     oomRise // zero: there was none
+	survived uint64  // kills that are on record as survived
 }
 
 // read takes a reading of the counter at an instant, with the limits that were reached by then. It
-// reports by how much the counter grew. live says that the kernel would have notified of a kill
-// long before, but for one that the node's lack of memory caused if all is not set.
+// reports by how much the counter grew. live is set if the kernel would have notified of a kill
+// long before; unless all is set, that excludes kills that the node's lack of memory caused.
 func (c *oomCounter) read(kills uint64, hits []uint64, at time.Time, own, live, all bool) (grown uint64) {
 	limit := limitReached(c.hits, hits, own)
-	counted := c.kills + (kills - min(kills, c.sum)) // the sum falls when a group is removed (cgroup v1)
+	// the sum falls when a group is removed (cgroup v1)
+	counted := c.kills + (kills - min(kills, c.sum))
 	if c.sum, kills = kills, max(kills, counted); kills > c.kills {
 		grown = kills - c.kills
 		c.last = oomRise{from: c.at, to: at, limit: limit}
@@ -159,7 +161,7 @@ func (c *oomCounter) read(kills uint64, hits []uint64, at time.Time, own, live, 
 }
 
 // limitReached names the innermost limit that was reached between two readings of the counters of a
-// container's group and those above it. own says that the group above is its pod's alone.
+// container's group and those above it. own is set if the group above belongs to its pod alone.
 func limitReached(before, after []uint64, own bool) exit.Limit {
 	if before == nil || len(before) != len(after) {
 		return exit.LimitUnknown
@@ -178,10 +180,9 @@ func limitReached(before, after []uint64, own bool) exit.Limit {
 	return exit.LimitNode
 }
 
-// explains reports whether the OOM killer ended a container, with what is known of the last rise of
-// its counter. What it needs is a kill within a second of the end. Where berth does not know when
-// the kill was, it may have been then: that is enough only if the program itself was killed, or
-// nobody knows how it ended.
+// explains reports whether the OOM killer ended a container, given the last rise of its counter. It
+// requires a kill within a second of the end. If the time of the kill is unknown, it may have been
+// then: that is enough only if the program itself was killed, or if its code is unknown.
 func (r oomRise) explains(f exit.Fact) bool {
 	since := f.At.Add(-oomNear)
 	switch {

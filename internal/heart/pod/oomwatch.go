@@ -12,7 +12,7 @@ import (
 )
 
 // oomWatcher notices OOM kills of containers that live, so that the end of one is not explained by
-// a kill long before. What a container survives is in its timeline, its status and a metric.
+// a kill long before. Kills that a container survives are in its timeline, its status and a metric.
 type oomWatcher struct {
 	units  *registry
 	reader *oomReader
@@ -37,9 +37,9 @@ func (w *oomWatcher) arm(u *unit) {
 	}
 }
 
-// lookBelow looks at the counter of u if the kernel does not notify of all kills that it counts: with
-// cgroup v1 not of those in groups that a container has made below its own. Such a group can be gone
-// soon, and its counter with it.
+// lookBelow looks at the counter of u if the kernel does not notify of all kills that it counts:
+// with cgroup v1 not of those in groups that a container has made below its own. Such a group can
+// be gone soon, and its counter with it.
 func (w *oomWatcher) lookBelow(u *unit) {
 	if dir := u.process().Cgroup; !u.isSandbox() && dir != "" && w.reader.cgroups.Unnoticed(dir) {
 		w.look(u)
@@ -63,10 +63,10 @@ func (w *oomWatcher) look(u *unit) {
 	})
 }
 
-// lookOnce reads the counter for as long as a kill may explain an end, and records what the
-// container has survived. It reports whether to look again.
+// lookOnce reads the counter for as long as a kill may explain an end, and records the kills that
+// the container survived. It reports whether to look again.
 func (w *oomWatcher) lookOnce(u *unit) bool {
-	// What was seen before the last wait, which is longer than oomNear, explains no end any more.
+	// Kills seen before the last wait, which is longer than oomNear, explain no end any more.
 	var seen oomCounter
 	for _, wait := range []time.Duration{oomNear / 10, oomNear + oomNear/100, 0} {
 		if u.evidence.hasEnded() || w.ops.stopping() {
@@ -93,8 +93,8 @@ func (w *oomWatcher) lookOnce(u *unit) bool {
 }
 
 // survived records the kills of c after which u goes on. It is called when the last of them can
-// explain no later end; what was counted since is looked at again. A kill after which the process
-// is gone may be the end's, however late that is noticed.
+// explain no later end; later counts are looked at again. A kill after which the process is gone
+// may be the end's, however late that is noticed.
 func (w *oomWatcher) survived(u *unit, c oomCounter) {
 	e := &u.oom
 	a, _ := w.reader.kernel.Look(u.id)
@@ -117,7 +117,7 @@ func (w *oomWatcher) survived(u *unit, c oomCounter) {
 		return recorded
 	})
 	if err != nil || !recorded {
-		return // what is not on record now is when it ends, or with the next kill
+		return // kills not recorded now are recorded at the end, or with the next kill
 	}
 	e.mu.Lock()
 	e.counter.survived = c.kills
@@ -125,8 +125,8 @@ func (w *oomWatcher) survived(u *unit, c oomCounter) {
 	w.obs.Note(u.id, event.OOMKillSurvived{Kills: grown, Limit: c.last.limit})
 }
 
-// survivedText returns the message of a status, which says how many OOM kills a container that runs
-// has survived; "" for none.
+// survivedText returns the message of a status with the number of OOM kills that a running
+// container survived; "" for none.
 func survivedText(st *state.Status) string {
 	if st.OOMKills == 0 {
 		return ""

@@ -26,7 +26,7 @@ type operations struct {
 	wg     sync.WaitGroup
 }
 
-// errStopping refuses what is asked for while berth stops.
+// errStopping refuses requests while berth stops.
 var errStopping = fmt.Errorf("berth is stopping; ask again once it is back: %w", errdefs.ErrUnavailable)
 
 func newOperations(timeout time.Duration) *operations {
@@ -46,8 +46,8 @@ func (o *operations) spawn(f func()) bool {
 	return true
 }
 
-// outlive returns a context that carries what ctx carries, and ends with berth or after the timeout
-// of operations instead of with ctx.
+// outlive returns a context with the values of ctx that ends with berth or after the timeout of
+// operations, instead of with ctx.
 func (o *operations) outlive(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.timeout)
 	stop := context.AfterFunc(o.life, cancel)
@@ -67,7 +67,7 @@ func (o *operations) close() {
 }
 
 // guard turns a panic of an operation into its error: the call ends, its unit is undone or given
-// up, and the others go on. The stack is in the error, which is logged where the operation ends.
+// up, and the others go on. The stack is in the error, which is logged by the caller.
 func guard(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

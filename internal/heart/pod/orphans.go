@@ -17,9 +17,9 @@ import (
 	"berth/internal/host/network"
 )
 
-// orphans removes what berth made outside and has no record. The order in which berth records and
-// makes things leaves no orphans. A restored backup does, and so does a call to containerd that
-// berth had given up and that was carried out all the same.
+// orphans removes objects that berth made outside and that have no record. The order in which berth
+// records and makes things leaves no orphans. A restored backup does, and so does a call to
+// containerd that berth had given up and that was carried out all the same.
 type orphans struct {
 	runtime Runtime
 	network Network
@@ -29,7 +29,7 @@ type orphans struct {
 	stdios  Stdios
 	store   Store
 	units   *registry
-	damaged *damaged // what belongs to these is left alone
+	damaged *damaged // objects of these records are left alone
 	lanes   *lanes
 	obs     Observer
 
@@ -38,18 +38,18 @@ type orphans struct {
 	seen map[string]bool   // tasks without a container, when last looked
 }
 
-// orphan is what one ID has outside.
+// orphan lists the objects of one ID outside.
 type orphan struct {
 	snapshotter string            // of its writable layer; "" for none
 	views       map[string]string // snapshotters of the images that it mounts, by key
 	pinned      bool              // a network namespace
-	shim        bool              // perhaps: it is a sandbox without a process, or what is left of any
-	taskOnly    bool              // nothing but a task, which does not say whose it was
+	shim        bool              // perhaps: it is a sandbox without a process, or the remains of any
+	taskOnly    bool              // nothing but a task, whose origin is unknown
 }
 
 // find looks for orphans and has each reaped on a lane of its own. before holds the statuses of the
-// units that existed before the inventory was taken: what is listed and has had no unit, neither
-// then nor now, is an orphan. A task alone does not say whose it was, so it must be seen twice.
+// units that existed before the inventory was taken: a listed ID without a unit, neither then nor
+// now, is an orphan. A task alone does not show its origin, so it must be seen twice.
 func (o *orphans) find(ctx context.Context, inv Inventory, before map[string]*state.Status) {
 	found := o.collect(ctx, inv)
 	o.mu.Lock()
@@ -124,7 +124,7 @@ func (o *orphans) collect(ctx context.Context, inv Inventory) map[string]orphan 
 	return found
 }
 
-// reap removes what one orphan has. It is attempted by the lane of its ID.
+// reap removes the objects of one orphan. It is attempted by the lane of its ID.
 func (o *orphans) reap(ctx context.Context, id string) error {
 	o.mu.Lock()
 	what, ok := o.byID[id]
@@ -183,8 +183,8 @@ func (o *orphans) giveBack(ctx context.Context, id string, what orphan) error {
 	return errors.Join(errs...)
 }
 
-// stopDamaged kills what runs of a record that cannot be read, and, of a sandbox, of its
-// containers. An ID that is not known at all is absent, which is what a stop is for.
+// stopDamaged kills the processes of a record that cannot be read, and, for a sandbox, those of its
+// containers. Stopping an unknown ID succeeds.
 func (o *orphans) stopDamaged(ctx context.Context, id string, kind state.Kind) error {
 	rec, ok := o.damaged.find(id, kind)
 	if !ok {
@@ -196,7 +196,7 @@ func (o *orphans) stopDamaged(ctx context.Context, id string, kind state.Kind) e
 	return o.kill(ctx, rec.ID)
 }
 
-// stopMembers kills what runs of a pod's containers whose records cannot be read.
+// stopMembers kills the processes of a pod's containers whose records cannot be read.
 func (o *orphans) stopMembers(ctx context.Context, pod string) error {
 	for _, rec := range o.damaged.members(pod) {
 		if err := o.kill(ctx, rec.ID); err != nil {
@@ -220,7 +220,7 @@ func (o *orphans) kill(ctx context.Context, id string) error {
 	return nil
 }
 
-// removeMembers removes what belongs to a pod's containers whose records cannot be read.
+// removeMembers removes the objects of a pod's containers whose records cannot be read.
 func (o *orphans) removeMembers(ctx context.Context, pod string) error {
 	for _, rec := range o.damaged.members(pod) {
 		if err := o.removeDamaged(ctx, rec.ID, state.KindContainer); err != nil {
@@ -230,8 +230,8 @@ func (o *orphans) removeMembers(ctx context.Context, pod string) error {
 	return nil
 }
 
-// removeDamaged removes what belongs to a record that cannot be read, and the record. An ID that is
-// not known at all is absent, which is what a removal is for.
+// removeDamaged removes the objects of a record that cannot be read, and the record. Removing an
+// unknown ID succeeds.
 func (o *orphans) removeDamaged(ctx context.Context, id string, kind state.Kind) error {
 	rec, ok := o.damaged.find(id, kind)
 	if !ok {

@@ -37,7 +37,7 @@ func (o *output) options(u *unit) logs.Options {
 	return opts
 }
 
-// StdioOptions returns what a container on record asks for of its stdio, which is in dir.
+// StdioOptions returns the stdio options of a container on record, whose stdio is in dir.
 func StdioOptions(dir string, sb *state.Sandbox, ct *state.Container, maxLine int) logs.Options {
 	cfg := ct.Config
 	opts := logs.Options{
@@ -56,8 +56,8 @@ func StdioOptions(dir string, sb *state.Sandbox, ct *state.Container, maxLine in
 	return opts
 }
 
-// create makes the stdio of a container that is about to be started. What a start that was cut off
-// left there is removed first.
+// create makes the stdio of a container that is about to be started. Remains of an interrupted
+// start are removed first.
 func (o *output) create(u *unit) (Stdio, error) {
 	if err := o.remove(u); err != nil {
 		return nil, err
@@ -99,8 +99,8 @@ func (o *output) pump(u *unit, s Stdio) {
 	})
 }
 
-// release releases the stdio of u. The task is gone, so that nobody writes any more: what is
-// still in the pipes is drained first, within the attempt's time.
+// release releases the stdio of u. The task is gone, so there are no writers any more: the rest of
+// the pipes is drained first, within the attempt's time.
 func (o *output) release(ctx context.Context, u *unit) error {
 	if err := o.reopen(u); err != nil && !u.now().Removing {
 		return err // there may be output that is not in the log yet

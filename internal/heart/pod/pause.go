@@ -15,7 +15,7 @@ import (
 )
 
 // pauses provides the program that holds the namespaces of a sandbox: the built-in one, or that of
-// the image which the handler names. Such an image is resolved once, before the sandbox is on
+// an image if the handler names one. Such an image is resolved once, before the sandbox is on
 // record. A layer of the sandbox's own on top of it keeps it for as long as the sandbox has it,
 // also when the image itself is removed.
 type pauses struct {
@@ -26,8 +26,8 @@ type pauses struct {
 	shim func(ctx context.Context, handler string) bool
 }
 
-// needless reports whether a sandbox of a handler can do without a process: nobody needs one, and
-// nobody has asked for one.
+// needless reports whether a sandbox of a handler can do without a process: none is needed, and
+// none was requested.
 func (p *pauses) needless(ctx context.Context, config *runtimeapi.PodSandboxConfig, h Handler) bool {
 	if p.always || p.shim == nil || h.Sandboxer != "" || h.SandboxImage != "" || !h.HostProcess {
 		return false
@@ -65,7 +65,7 @@ func (p *pauses) plan(ctx context.Context, h Handler) (*state.SandboxImage, erro
 // writable to the OCI runtime: an image without directories for /proc and /dev gets them.
 func (p *pauses) make(ctx context.Context, u *unit) (spec.Pause, error) {
 	of := u.sandbox.Image
-	if of == nil { // also where there is no process: the specification says what its namespaces are
+	if of == nil { // even without a process: the specification defines its namespaces
 		return spec.Pause{Rootfs: p.builtin, Args: []string{"/pause"}}, nil
 	}
 	out, err := p.mount(ctx, u, of)

@@ -59,8 +59,8 @@ func pinsOf(r SandboxRequest) pins.Request {
 // Start does nothing: there is nothing to run.
 func (p *pinner) Start(context.Context, string) (Instance, error) { return Instance{}, nil }
 
-// Stop ends the sandbox at once, also if it cannot be seen now whether its pins are there: nothing of
-// the stop needs them. ErrNotFound: they are lost, and it has ended.
+// Stop ends the sandbox at once, also if it cannot be seen now whether its pins are there: nothing
+// of the stop needs them. ErrNotFound: they are lost, and it has ended.
 func (p *pinner) Stop(_ context.Context, id string, _ time.Duration) error {
 	if err := p.pins.Check(id); errdefs.IsNotFound(err) {
 		return err
@@ -86,8 +86,8 @@ func (p *pinner) Wait(ctx context.Context, id string) (TaskState, error) {
 	}
 }
 
-// Status says that the sandbox runs as long as its pins are there. One that was stopped has ended,
-// whatever becomes of them.
+// Status reports that the sandbox runs as long as its pins are there. A stopped one has ended, even
+// if its pins are still there.
 func (p *pinner) Status(_ context.Context, id string) (TaskState, error) {
 	select {
 	case <-p.stopped:

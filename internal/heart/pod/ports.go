@@ -38,7 +38,7 @@ type Handler struct {
 	// Sandboxer is the sandbox controller of containerd that makes the pods' sandboxes; "" for the
 	// built-in one.
 	Sandboxer string
-	// HostProcess says that a container's init is a process of this host, so that the kernel can
+	// HostProcess is set if a container's init is a process of this host, so that the kernel can
 	// report its end. It is false for VM runtimes.
 	HostProcess bool
 	// Logger is the path of berth-logger where the runtime's shim starts it to keep a container's
@@ -47,7 +47,7 @@ type Handler struct {
 	PrivilegedWithoutHostDevices bool
 	PodAnnotations               []string
 	ContainerAnnotations         []string
-	// Options says in which type the shim takes its options. Binary, Root and SystemdCgroup are
+	// Options is the type in which the shim takes its options. Binary, Root and SystemdCgroup are
 	// options of runc's shim; ConfigPath and ConfigBody are generic ones.
 	Options    Options
 	ConfigPath string
@@ -59,15 +59,15 @@ type Handler struct {
 	SandboxImage string
 	// Snapshotter of the containers; "" for the one that images are unpacked into when they come.
 	Snapshotter string
-	// BaseSpec is what the OCI specifications of containers start from; nil for an empty one. It is
-	// never changed.
+	// BaseSpec is the specification that those of containers start from; nil for an empty one. It
+	// is never changed.
 	BaseSpec *specs.Spec
 }
 
 // Options is a type of options of shims.
 type Options string
 
-// What shims take.
+// Types of shim options.
 const (
 	OptionsRunc    Options = "runc"
 	OptionsGeneric Options = "generic" // runtimeoptions.v1: Kata, runsc and most others
@@ -95,7 +95,7 @@ type TaskIO struct {
 	Terminal bool
 }
 
-// TaskState is what containerd knows of a task.
+// TaskState is the state of a task in containerd.
 type TaskState struct {
 	Pid      uint32 // 0 for a task whose process is not restored yet
 	Running  bool   // running or paused: its program runs; false of a task that was not started
@@ -104,19 +104,19 @@ type TaskState struct {
 	ExitedAt time.Time
 }
 
-// Runtime is containerd, as far as pods need it. Errors wrap errdefs' sentinels: ErrNotFound for
-// what is absent, ErrUnavailable when containerd cannot be reached. Every Delete of what is absent
-// is ErrNotFound and harmless.
+// Runtime is containerd, as far as pods need it. Errors wrap errdefs' sentinels: ErrNotFound if the
+// object is absent, ErrUnavailable if containerd cannot be reached. Deleting an absent object
+// returns ErrNotFound and is harmless.
 type Runtime interface {
 	Objects
 	Layers
 	Tasks
 	Shims
-	// Inventory lists what containerd has of ours. It does not wait for shims that do not answer.
+	// Inventory lists berth's objects in containerd. It does not wait for shims that do not answer.
 	Inventory(ctx context.Context) (Inventory, error)
 }
 
-// Objects are what containerd has on record of sandboxes and containers.
+// Objects are the records of sandboxes and containers in containerd.
 type Objects interface {
 	// CreateSandbox makes a sandbox object: a pod's, or a container's of the same ID, which keeps
 	// an ended task from being cleaned away by a containerd that starts.
@@ -145,33 +145,33 @@ type Layers interface {
 	ApplyChanges(ctx context.Context, snapshotter, key, changes string) error
 	// MountImage makes a view of an image's chain, safe from containerd's garbage collection until
 	// it is deleted (DeleteSnapshot), and mounts it at dir: nosuid, nodev, and read-only unless a
-	// writable one is asked for. ErrNotFound says that the image is not unpacked.
+	// writable one is asked for. It returns ErrNotFound if the image is not unpacked.
 	MountImage(ctx context.Context, v ImageView) error
 }
 
-// ErrLayerLost says that a directory of the layers which a container runs on is not on the disk.
+// ErrLayerLost means that a directory of the layers which a container runs on is not on the disk.
 var ErrLayerLost = errors.New("a directory of its layers is missing")
 
 // Tasks are the processes that shims run.
 type Tasks interface {
 	// CreateTask makes the task and its process, which does not run the user's program yet. The
-	// task of a container that is restored has no process; its PID is 0. ErrLayerLost says that a
-	// directory of the layers that it runs on is missing.
+	// task of a container that is restored has no process; its PID is 0. It returns ErrLayerLost if
+	// a directory of its layers is missing.
 	CreateTask(ctx context.Context, o TaskRequest) (pid uint32, err error)
 	StartTask(ctx context.Context, id string) error
 	// RestoreTask has the task's process, which CreateTask did not make, restored from the
 	// checkpoint. The error names CRIU's reason, from its log in the directory work.
 	RestoreTask(ctx context.Context, id, work string) error
 	KillTask(ctx context.Context, id string, sig unix.Signal) error
-	// DeleteTask removes the task and makes sure that nothing of it is left: neither in
-	// containerd's task list nor as a shim.
+	// DeleteTask removes the task and ensures that nothing of it is left: neither in containerd's
+	// task list nor as a shim.
 	DeleteTask(ctx context.Context, id string) error
-	// EndLeft ends and removes what a start may have left of a container of which neither
-	// containerd nor the shim knows: processes, records of the OCI runtime, the bundle, the control
-	// group. It looks through the node's processes. What is absent is a success.
+	// EndLeft ends and removes the remains of a container's start that neither containerd nor the
+	// shim knows: processes, records of the OCI runtime, the bundle, the control group. It looks
+	// through the node's processes. If nothing is left, it succeeds.
 	EndLeft(ctx context.Context, id string) error
 	TaskState(ctx context.Context, id string) (TaskState, error)
-	// WaitTask returns when the task's process ended, with what the shim measured.
+	// WaitTask returns the shim's measurement when the task's process has ended.
 	WaitTask(ctx context.Context, id string) (TaskState, error)
 	// Publishes reports whether berth is told of the ends of tasks by containerd's event stream
 	// now.
@@ -187,19 +187,19 @@ type Shims interface {
 	// Sandboxer returns a sandbox controller of containerd's.
 	Sandboxer(name string) Sandboxer
 	// StartShim starts the shim of a sandbox without a process. It serves the containers' tasks
-	// until EndShim, also while there are none. ErrAlreadyExists says that containerd knows one.
-	// CreateTask is ErrNotFound for a container whose sandbox has lost its shim.
+	// until EndShim, also while there are none. It returns ErrAlreadyExists if containerd knows
+	// one. CreateTask is ErrNotFound for a container whose sandbox has lost its shim.
 	StartShim(ctx context.Context, r SandboxRequest) error
-	// EndShim ends it, and makes sure that nothing of it is left. A shim that other pods share goes
+	// EndShim ends it, and ensures that nothing of it is left. A shim that other pods share goes
 	// on.
 	EndShim(ctx context.Context, id string) error
 	// JoinGroup chooses the group of sandboxes without a process that a new one of the handler
 	// shares a shim with; "" for a shim of its own. It may ask a shim, which takes a second at
-	// most. Whoever calls it puts the group on record before anything is made, or calls LeaveGroup.
+	// most. The caller puts the group on record before anything is made, or calls LeaveGroup.
 	JoinGroup(ctx context.Context, id string, h Handler) string
 	// RejoinGroup takes up the group that an earlier berth has recorded for a sandbox. It is called
-	// for all of them before anything is asked about any sandbox. stays says that the shim still
-	// serves the sandbox: EndShim has not succeeded.
+	// for all of them before any sandbox is asked about. stays is set if the shim still serves the
+	// sandbox: EndShim has not succeeded.
 	RejoinGroup(id, group string, h Handler, stays bool)
 	// LeaveGroup takes JoinGroup back.
 	LeaveGroup(id string)
@@ -250,12 +250,12 @@ type Inventory struct {
 	Unreachable map[string]bool // there may be a task: its shim did not answer in time
 	Sandboxes   map[string]bool
 	Snapshots   map[string]string // snapshotter by key, of those that berth made
-	Orphans     map[string]bool   // tasks without a container, whoever made them
+	Orphans     map[string]bool   // tasks without a container, of any client
 }
 
 // Kernel is the kernel as a witness: package pidfd.
 type Kernel interface {
-	// Watch identifies and watches a process; ErrNotFound when it is gone. Any other error says
+	// Watch identifies and watches a process; ErrNotFound when it is gone. Any other error means
 	// that the kernel could not be asked.
 	Watch(id string, p pidfd.Process) (pidfd.Process, error)
 	Forget(id string)
@@ -263,8 +263,8 @@ type Kernel interface {
 	Signal(id string, sig unix.Signal) error
 	// Look asks whether the process of id has ended; not watched: nothing is known.
 	Look(id string) (a pidfd.Answer, watched bool)
-	// Program returns what a process executes, which an exec changes; an error when that is not
-	// known.
+	// Program returns the program that a process executes, which an exec changes; an error if it is
+	// not known.
 	Program(pid uint32) (pidfd.Program, error)
 	// Pipe opens the read end of a pipe that a process, or its parent, has open; ErrNotFound when
 	// neither has.
@@ -275,35 +275,35 @@ type Kernel interface {
 // Cgroups reads and ends control groups.
 type Cgroups interface {
 	Of(pid uint32) (string, error)
-	// Dir is what Of returns for a process in a group of this path within its hierarchy.
+	// Dir returns the directory that Of would return for a process in a group of this path within
+	// its hierarchy.
 	Dir(path string) string
-	// OOMKills returns how often the OOM killer fired in the group, and in those below it that are
-	// there; ErrNotFound when there is no such group any more.
+	// OOMKills returns how often the OOM killer fired in the group, and in those below it that
+	// exist; ErrNotFound if the group is gone.
 	OOMKills(dir string) (uint64, error)
 	// OOMKillsBelow is the same of the group and of all groups that are or were below it;
 	// ErrNotFound where the kernel does not count that.
 	OOMKillsBelow(dir string) (uint64, error)
 	// LimitHits returns a number for the group, and for each group above it, which grows when that
-	// one runs into its own memory limit; ErrNotFound when there is no such group any more.
+	// group reaches its own memory limit; ErrNotFound if the group is gone.
 	LimitHits(dir string) ([]uint64, error)
 	// WatchOOM has [Controller.OOMNoted] called when the OOM killer may have fired in the group of
-	// an ID. all says that no kill is left out. ForgetOOM ends that.
+	// an ID. all is true if every kill is noticed. ForgetOOM ends that.
 	WatchOOM(id, dir string) (all bool, err error)
 	ForgetOOM(id string)
-	// Unnoticed reports whether there are groups below the group of whose OOM kills nobody
-	// notifies.
+	// Unnoticed reports whether there are groups below the group of whose OOM kills berth is not
+	// notified.
 	Unnoticed(dir string) bool
 	KillAll(ctx context.Context, dir string) error
 	// Force does all that can be done for the end of a process that was killed and has not ended.
 	// It thaws the group and all groups below it, and kills their processes, and all others that
-	// are to end with p. It waits for none of them. held says what kept p from its end before.
+	// are to end with p. It waits for none of them. held describes the reason why p had not ended.
 	Force(dir string, p pidfd.Process) (held string, err error)
-	// ThawAll lets what is frozen of a group, and of those below it, go on. thawed says that there
-	// was something.
+	// ThawAll thaws the group and those below it. thawed is true if one of them was frozen.
 	ThawAll(dir string) (thawed bool, err error)
 	// RemoveAll ends the processes of a group, as the OCI specification of a container names it,
-	// and removes it. What is absent is a success. found says that there was a process to end, also
-	// beside an error.
+	// and removes it. Removing an absent group succeeds. found is true if there was a process to
+	// end, even with an error.
 	RemoveAll(ctx context.Context, path string) (found bool, err error)
 }
 
@@ -312,8 +312,8 @@ type Network interface {
 	// Setup fails where the pod gets no address.
 	Setup(ctx context.Context, p network.Pod) (network.Result, error)
 	// SetSysctls sets sysctls of the pod's network, and returns once they are read back. connected
-	// is the result of Setup: before it, its plug-ins would undo what is set, and not everything is
-	// there.
+	// is the result of Setup, because the plug-ins would undo sysctls set before, and some do not
+	// exist yet.
 	SetSysctls(p network.Pod, connected network.Result, values map[string]string) error
 	Teardown(ctx context.Context, p network.Pod, recorded network.Result) error
 	Status() error
@@ -328,8 +328,8 @@ type NetNS interface {
 	CreateOwned(ctx context.Context, path string, ids pins.UserIDs) error
 	Owner(path string) (*os.File, error)
 	Remove(ctx context.Context, path string) error
-	// RemoveAdopted removes the namespace of an adopted pod, which is pinned wherever the runtime
-	// before berth has pinned it.
+	// RemoveAdopted removes the namespace of an adopted pod at the path where the previous runtime
+	// pinned it.
 	RemoveAdopted(ctx context.Context, path string) error
 	// Pinned lists the pods that have a namespace.
 	Pinned(ctx context.Context) (podIDs []string, err error)
@@ -337,8 +337,8 @@ type NetNS interface {
 
 // Files is the pods' own files on this host: package podfiles.
 type Files interface {
-	// MakeSandbox makes what the containers of a pod share. It leaves /etc/hosts empty, which
-	// SetHosts writes.
+	// MakeSandbox makes the files that the containers of a pod share. It leaves /etc/hosts empty,
+	// which SetHosts writes.
 	MakeSandbox(s podfiles.Sandbox) error
 	SetHosts(id string, hosts []byte) error
 	// Shared returns the host path of each file that a pod's containers share, by its path in the
@@ -359,16 +359,16 @@ type Files interface {
 	// Below returns the path of the directory that path names below dir, with every link resolved
 	// below dir; ErrInvalidArgument when there is none.
 	Below(dir, path string) (string, error)
-	// MakeHostPath makes the host directory of a mount if nothing is there. A path whose file
-	// system does not answer is asked once at a time, whoever asks; the error at the end of ctx
-	// names it.
+	// MakeHostPath makes the host directory of a mount if nothing is there. The file system of a
+	// path is asked once at a time, and concurrent callers share the call; the error at the end of
+	// ctx names the path.
 	MakeHostPath(ctx context.Context, path string) error
 	// IO returns the directory for a container's stdio, which belongs to Stdios.
 	IO(id string) string
-	// Remove unmounts and removes everything of one ID. What is absent is not an error.
+	// Remove unmounts and removes everything of one ID. An absent ID is not an error.
 	Remove(id string) error
-	// RemoveAdopted removes directories of an ID that the runtime before berth has made, with all
-	// that is mounted below them, and files. What is absent is not an error.
+	// RemoveAdopted removes directories of an ID that the previous runtime made, with all mounts
+	// below them, and files. Absent paths are not an error.
 	RemoveAdopted(id string, dirs, files []string) error
 	// IDs lists every ID that has something here.
 	IDs() ([]string, error)
@@ -379,12 +379,12 @@ type Pins interface {
 	// IPC and UTS are the paths at which the namespaces of an ID are pinned, if it has them.
 	IPC(id string) string
 	UTS(id string) string
-	// Make makes them, whatever an attempt before this one has left.
+	// Make makes them, regardless of the remains of an earlier attempt.
 	Make(r pins.Request) error
 	// Check returns ErrNotFound when something is not there that Make has made: the host was
 	// started again since, for example.
 	Check(id string) error
-	// Remove removes the pins of an ID. What is absent is not an error.
+	// Remove removes the pins of an ID. Absent pins are not an error.
 	Remove(id string) error
 	// IDs lists every ID that has something here.
 	IDs() ([]string, error)
@@ -393,12 +393,12 @@ type Pins interface {
 // Stdio is one container's stdin, stdout and stderr.
 type Stdio interface {
 	FIFOs() (stdin, stdout, stderr string)
-	// Started says that the shim holds its ends now, or never will. With an error, a container that
-	// is started would lose its output.
+	// Started is called once the shim holds its ends, or never will. With an error, a container
+	// that is started would lose its output.
 	Started() error
 	Run(ctx context.Context) error
-	// Drained is closed when the output has ended and is logged. Drain waits for what a container
-	// wrote before its processes ended; Flush for what is there now.
+	// Drained is closed when the output has ended and is logged. Drain waits for the output that a
+	// container wrote before its processes ended; Flush for the output written so far.
 	Drained() <-chan struct{}
 	Drain(ctx context.Context) error
 	Flush(ctx context.Context) error
@@ -413,13 +413,13 @@ type Stdios interface {
 	// Open continues with the stdio that an earlier berth made; ErrNotFound when there is none. It
 	// does not wait for the log's disk.
 	Open(o logs.Options) (Stdio, error)
-	// RemoveAll removes the stdio that is in a directory, whoever made it.
+	// RemoveAll removes the stdio in a directory, berth's or that of another runtime.
 	RemoveAll(dir string) error
 }
 
-// Image is what a container needs of an image.
+// Image is the part of an image that a container needs.
 type Image struct {
-	ID          string // config digest; of an artifact or a checkpoint, that of its manifest
+	ID          string // config digest; for an artifact or a checkpoint, the digest of its manifest
 	Ref         string // repo digest where there is one, else ID
 	Names       []ImageName
 	ChainID     string
@@ -429,20 +429,19 @@ type Image struct {
 	Artifact    bool // it is not an image to run, but files to mount
 }
 
-// ImageName is what an image is called on this node, with a tag or a digest.
+// ImageName is a name of an image on this node, with a tag or a digest.
 type ImageName struct {
 	Name   string
 	Target ocispec.Descriptor // the manifest or index that it stood for when the image was found
 }
 
-// Images resolves images. A reference is resolved once: what is decided and done about an image
-// then goes by the Image that was found.
+// Images resolves images. A reference is resolved once: every later step uses the Image that was
+// found.
 type Images interface {
 	// Resolve finds an image that is on this node; ErrNotFound names the reference.
 	Resolve(ref string) (Image, error)
-	// Pull fetches an image from its registry, and returns what it has fetched. Whoever asks at the
-	// same time shares the work.
-	// No policy is asked: the image is one that berth needs.
+	// Pull fetches an image from its registry and returns it. Concurrent calls share the work. No
+	// policy is asked: the image is one that berth needs.
 	Pull(ctx context.Context, ref string) (Image, error)
 	// PullFor does the same for a pod. ErrPermissionDenied: the policy does not let the image in.
 	PullFor(ctx context.Context, pod *runtimeapi.PodSandboxMetadata, ref string) (Image, error)
@@ -452,15 +451,15 @@ type Images interface {
 	// Files returns the image's /etc/passwd and /etc/group.
 	Files(ctx context.Context, img Image) (passwd, group []byte, err error)
 	// Unpack makes the snapshots of an image that is on this node without them: it was fetched by
-	// another client, or they were lost. Whoever asks at the same time shares the work.
+	// another client, or they were lost. Concurrent calls share the work.
 	Unpack(ctx context.Context, img Image) error
-	// CopyOut copies what the image has under each path of dirs into the directory of that path,
-	// ownership and modes kept. A path that the image does not have leaves its directory empty.
-	// What is too large together is ErrInvalidArgument.
+	// CopyOut copies the content that the image has under each path of dirs into the directory of
+	// that path, ownership and modes kept. A path that the image does not have leaves its directory
+	// empty. It returns ErrInvalidArgument if the content is too large.
 	CopyOut(ctx context.Context, img Image, dirs map[string]string) error
-	// Checkpoint returns the archive that an image holds which is one. The caller closes it; until
-	// then it can be read, also if the image is removed. ErrNotFound: the archive is not on this
-	// node.
+	// Checkpoint returns the archive in an image that holds a checkpoint. The caller closes it;
+	// until then it can be read, also if the image is removed. ErrNotFound: the archive is not on
+	// this node.
 	Checkpoint(ctx context.Context, img Image) (io.ReadCloser, error)
 }
 
@@ -468,8 +467,8 @@ type Images interface {
 type Policy interface {
 	// Allow returns nil if a container of a pod in a namespace may be made from an image that is on
 	// this node, or mount it. It decides by the names that the image had when it was found. asked
-	// is what the pod calls the image, which may be its ID; "" if that is not known. It may ask a
-	// registry, and then takes a minute at most. ErrPermissionDenied names the rule that does not
+	// is the pod's reference to the image, which may be its ID; "" if that is not known. It may ask
+	// a registry, and then takes a minute at most. ErrPermissionDenied names the rule that does not
 	// allow it; ErrUnavailable: that could not be asked.
 	Allow(ctx context.Context, namespace, asked string, img Image) error
 	// Restore returns nil if a container may be restored from the checkpoint that the image holds.
@@ -485,26 +484,26 @@ type Labels interface {
 	Relabel(path, mount string) error
 	// ReadOnly is the label of files that every container may read and none may change.
 	ReadOnly() string
-	// Shared is the label of a container's files without what keeps other containers from them.
+	// Shared returns the label without the categories that keep other containers from the files.
 	Shared(mount string) (string, error)
 	// Release gives a label back when nothing runs under it any more.
 	Release(process string)
 }
 
-// Checkpoints reads archives of checkpoints: package checkpoint. ErrInvalidArgument names what is
-// wrong with an archive.
+// Checkpoints reads archives of checkpoints: package checkpoint. ErrInvalidArgument names the fault
+// in an archive.
 type Checkpoints interface {
-	// Receive writes an archive that comes from somewhere else into a file, which Read and Unpack
-	// take until the caller calls done. Nothing is left of it then, nor when berth is killed.
+	// Receive writes an archive from another source to a file, which Read and Unpack accept until
+	// the caller calls done. The file is removed then, and also if berth is killed.
 	Receive(ctx context.Context, from io.Reader) (archive string, done func(), err error)
-	// Read checks an archive and returns what it says of its container.
+	// Read checks an archive and returns its description of the container.
 	Read(ctx context.Context, archive string) (Checkpoint, error)
 	// Unpack checks an archive, unpacks it into the empty directory dir, and changes the
 	// specification of the container as the restore needs it.
 	Unpack(ctx context.Context, archive, dir string, s *specs.Spec) error
 }
 
-// Checkpoint is what an archive says of its container.
+// Checkpoint is an archive's description of its container.
 type Checkpoint struct {
 	Image    string // the image's name; it may be ""
 	ImageRef string // the image's digest reference, or its ID; it may be ""
@@ -514,7 +513,7 @@ type Checkpoint struct {
 type Unpacked struct {
 	Images  string // a directory with CRIU's images of the processes
 	Work    string // a directory for CRIU's log
-	Changes string // a tar of what the writable layer had changed; absent for nothing
+	Changes string // a tar of the changes in the writable layer; absent if there were none
 }
 
 // UnpackedIn returns the parts in the directory that a checkpoint is unpacked into.
@@ -548,7 +547,7 @@ type Devices interface {
 	Inject(s *specs.Spec, names []string) error
 }
 
-// Observer is notified of what happens, for logs, metrics and timelines. It must not block.
+// Observer is notified of events, for logs, metrics and timelines. It must not block.
 type Observer interface {
 	// Note takes an event of the sandbox or container id, or of the node if id is "".
 	Note(id string, e event.Event)
@@ -560,9 +559,9 @@ func (noObserver) Note(string, event.Event) {}
 
 // Sandboxer makes, asks and ends pod sandboxes of one kind, with the verbs of containerd's sandbox
 // controllers. Of the built-in ones, [pinner] pins a pod's namespaces as files and [pauser] holds
-// them by a process; those of containerd stand behind the same verbs, by runtime handler. What is
-// absent is ErrNotFound. A verb that fails is retried by the lane of the sandbox, never by a
-// sandboxer.
+// them by a process; those of containerd implement the same verbs, by runtime handler. They return
+// ErrNotFound for an absent sandbox. A verb that fails is retried by the lane of the sandbox, never
+// by a sandboxer.
 type Sandboxer interface {
 	// Create makes the sandbox, which does not run yet. The instance has the PID if there is a
 	// process by now.
@@ -577,7 +576,7 @@ type Sandboxer interface {
 	Shutdown(ctx context.Context, id string) error
 }
 
-// SandboxRequest is what a sandboxer needs to know.
+// SandboxRequest is the input of a sandboxer.
 type SandboxRequest struct {
 	ID        string
 	Handler   Handler
@@ -585,8 +584,8 @@ type SandboxRequest struct {
 	CreatedAt time.Time
 	NetNS     string // "" for the host's network
 	Group     string // of sandboxes without a process that share a shim; "" for none
-	// Spec is that of the pause process. Other sandboxers take from it what they need: annotations,
-	// the cgroup.
+	// Spec is the specification of the pause process. Other sandboxers use parts of it:
+	// annotations, the cgroup.
 	Spec   *specs.Spec
 	Labels map[string]string
 }

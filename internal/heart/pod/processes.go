@@ -26,18 +26,19 @@ type processes struct {
 	obs     Observer
 }
 
-// observedProcess is what the kernel says about the process of a unit.
+// observedProcess is the kernel's answer about the process of a unit.
 type observedProcess string
 
 const (
-	processAlive       observedProcess = "alive"       // the recorded process lives
-	processGone        observedProcess = "gone"        // it does not
-	processUnreachable observedProcess = "unreachable" // it is of this host, and the kernel could not be asked
-	processUnknown     observedProcess = "unknown"     // none is recorded, or it is not of this host
+	processAlive observedProcess = "alive" // the recorded process lives
+	processGone  observedProcess = "gone"  // it does not
+	// it is of this host, and the kernel could not be asked
+	processUnreachable observedProcess = "unreachable"
+	processUnknown     observedProcess = "unknown" // none is recorded, or it is not of this host
 )
 
 // watch starts to watch the process that was made for u, before it is started, and finds its
-// cgroup. What the returned process lacks is not known.
+// cgroup. Missing fields of the returned process are unknown.
 func (p *processes) watch(u *unit, pid uint32) (state.Process, error) {
 	proc := state.Process{}
 	proc.Pid = pid
@@ -53,16 +54,17 @@ func (p *processes) watch(u *unit, pid uint32) (state.Process, error) {
 		proc.Cgroup = askedGroup(p.cgroups, u)
 	}
 	if a, _ := p.kernel.Look(u.id); a != pidfd.Alive {
-		proc.Cgroup = askedGroup(p.cgroups, u) // what was read may be about a process that got the PID meanwhile
+		// the value read may be about a process that got the PID meanwhile
+		proc.Cgroup = askedGroup(p.cgroups, u)
 	}
 	p.ooms.notePod(u, &proc)
 	return proc, nil
 }
 
 // follow makes the kernel watch the process of u, unless u was removed: a caller that found u
-// before its removal may come here after it, and a process that nobody has reaped would be watched
+// before its removal may come here after it, and a process that is never reaped would be watched
 // for ever. A removal marks the unit as erased before it ends the watch, and follow watches before
-// it looks at the mark, so that one of the two ends what was begun.
+// it looks at the mark, so that one of the two ends the watch.
 func (p *processes) follow(u *unit, proc pidfd.Process) (pidfd.Process, error) {
 	got, err := p.kernel.Watch(u.id, proc)
 	if u.erased.Load() {
@@ -72,8 +74,8 @@ func (p *processes) follow(u *unit, proc pidfd.Process) (pidfd.Process, error) {
 	return got, err
 }
 
-// record persists the identity of the process that is about to run: if berth and the shim both die,
-// nothing else knows of it.
+// record persists the identity of the process that is about to run, because it would be lost if
+// berth and the shim both died.
 func (p *processes) record(u *unit, proc state.Process) error {
 	u.setProcess(proc) // the witnesses may need it before it is on disk
 	u.told.forget()    // an earlier one, which was taken back
@@ -82,23 +84,23 @@ func (p *processes) record(u *unit, proc state.Process) error {
 	return u.change(func(st *state.Status) bool { st.Process, st.Start = proc, state.Start{}; return true })
 }
 
-// execPatience bounds the wait for a program to run once its container was started. The OCI runtime
-// says before that it is started: runc does after it has released the process, which then runs the
-// startContainer hooks of the specification and executes the program.
+// execPatience bounds the wait for a program to run once its container was started. Runc reports
+// the start as soon as it has released the process, which then runs the startContainer hooks of the
+// specification and executes the program.
 const execPatience = 100 * time.Millisecond
 
-// answerPatience is the same after a start that was asked for and not answered: the shim may be in
+// answerPatience bounds the same wait after a start without an answer, because the shim may be in
 // the midst of it.
 const answerPatience = time.Second
 
-// program returns what the process of u executes; zero if that is not known.
+// program returns the program that the process of u executes; zero if it is not known.
 func (p *processes) program(u *unit, pid uint32) pidfd.Program {
 	if !u.handler.HostProcess || pid == 0 {
 		return pidfd.Program{}
 	}
 	made, err := p.kernel.Program(pid)
 	if err != nil {
-		return pidfd.Program{} // then nobody waits for another one
+		return pidfd.Program{} // then there is no wait for another one
 	}
 	return made
 }
@@ -157,7 +159,7 @@ func observedAs(a pidfd.Answer) observedProcess {
 	}
 }
 
-// ended reports whether the kernel watches the process of u and says that it ended.
+// ended reports whether the kernel watches the process of u and has seen its end.
 func (p *processes) ended(u *unit) bool {
 	a, watched := p.kernel.Look(u.id)
 	return watched && a == pidfd.Gone
@@ -180,7 +182,7 @@ func (p *processes) forget(u *unit) {
 	p.cgroups.ForgetOOM(u.id)
 }
 
-// errNoProcess says that neither the kernel nor containerd knows of a process to signal.
+// errNoProcess is returned if neither the kernel nor containerd has a process to signal.
 var errNoProcess = errors.New("there is no process")
 
 // signal reaches the process of u by its pidfd, which needs neither the shim nor containerd, and
@@ -219,11 +221,11 @@ func (p *processes) send(ctx context.Context, u *unit, sig unix.Signal) error {
 // unreachable returns the error of a signal that had to reach the process of u, and of a question
 // whether it lives, where the kernel cannot be asked.
 func unreachable(u *unit) error {
-	return fmt.Errorf("the kernel cannot say whether process %d of %s lives", u.process().Pid, u.id)
+	return fmt.Errorf("the kernel cannot tell whether process %d of %s lives", u.process().Pid, u.id)
 }
 
-// end kills whatever process u has, without waiting for its end. It is an error when the kernel
-// cannot say whether there is one.
+// end kills the process of u, if any, without waiting for its end. It returns an error if the
+// kernel cannot tell whether there is one.
 func (p *processes) end(ctx context.Context, u *unit) error {
 	var err error
 	switch p.observe(u) {
@@ -241,8 +243,8 @@ func (p *processes) end(ctx context.Context, u *unit) error {
 	return err
 }
 
-// waitGone waits, within a bound, until the kernel, where it watches the process of u, says that it
-// ended.
+// waitGone waits, within a bound, until the kernel reports the end of the process of u, if it
+// watches the process.
 func (p *processes) waitGone(ctx context.Context, u *unit) error {
 	gone := func() bool {
 		a, watched := p.kernel.Look(u.id)
@@ -265,8 +267,8 @@ func (p *processes) waitGone(ctx context.Context, u *unit) error {
 	}))
 }
 
-// endLeftovers kills what outlived the init process of u. In a PID namespace of its own the kernel
-// did that already; in a shared one the rest of the cgroup lives on.
+// endLeftovers kills processes that outlived the init process of u. In a PID namespace of its own
+// the kernel did that already; in a shared one the rest of the cgroup lives on.
 func (p *processes) endLeftovers(ctx context.Context, u *unit, timeout time.Duration) {
 	dir := u.process().Cgroup
 	if !u.sharesPIDs() || dir == "" {
@@ -279,8 +281,8 @@ func (p *processes) endLeftovers(ctx context.Context, u *unit, timeout time.Dura
 	}
 }
 
-// endRestored ends the processes that a restore of u has left, if one was begun and no process is
-// on record. found says that there was one.
+// endRestored ends the remaining processes of a restore of u, if one was begun and no process is on
+// record. found is true if there was one.
 func (p *processes) endRestored(ctx context.Context, u *unit) (found bool, err error) {
 	group := u.now().Restoring
 	if group == "" {
@@ -289,7 +291,7 @@ func (p *processes) endRestored(ctx context.Context, u *unit) (found bool, err e
 	ctx, cancel := context.WithTimeout(ctx, shimPatience)
 	defer cancel()
 	if found, err = p.cgroups.RemoveAll(ctx, group); err != nil {
-		return found, fmt.Errorf("end what the restore of %s has left: %w", u.id, err)
+		return found, fmt.Errorf("end the remains of the restore of %s: %w", u.id, err)
 	}
 	return found, nil
 }

@@ -10,8 +10,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// publisher publishes what happened to units, each time with the whole state of the pod as it is
-// then. An event says what the state is, so it is published only after the state is durable.
+// publisher publishes the events of units, each with the whole state of the pod at that time. An
+// event is published only after its state is durable.
 type publisher struct {
 	feed     Feed
 	statuses *statuses
@@ -69,13 +69,14 @@ func (p *publisher) assume(u *unit) {
 	}
 }
 
-// forget lets the feed drop what it keeps of a pod that is gone.
+// forget lets the feed drop the memory of a pod that is gone.
 func (p *publisher) forget(sandbox *unit) { p.feed.Forget(sandbox.id) }
 
 // sendLocked needs the lock of the pod held.
 func (p *publisher) sendLocked(u *unit, what runtimeapi.ContainerEventType) {
 	sandbox := u.pod
-	stamp := p.feed.Stamp(sandbox.id, time.Now()) // before the snapshot, which is never older
+	// before the snapshot: the stamp must not be later
+	stamp := p.feed.Stamp(sandbox.id, time.Now())
 	ev := &runtimeapi.ContainerEventResponse{
 		ContainerId:        u.id,
 		ContainerEventType: what,
@@ -84,8 +85,8 @@ func (p *publisher) sendLocked(u *unit, what runtimeapi.ContainerEventType) {
 	deleted := what == runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT
 	if u.isSandbox() && deleted && p.units.hasSibling(u) {
 		// The kubelet forgets the pod when the sandbox in the event's status is deleted, and looks
-		// the pod up by its UID, which is the other sandbox's as well. Without a status it lets the
-		// event be.
+		// the pod up by its UID, which is the other sandbox's as well. Without a status it ignores
+		// the event.
 		p.feed.Publish(ev)
 		return
 	}

@@ -25,7 +25,7 @@ func (c *Controller) PodSandboxStatus(ctx context.Context, id string, verbose bo
 	if err != nil {
 		return nil, err
 	}
-	at := c.feed.Instant(time.Now()) // before the snapshot, which is never older
+	at := c.feed.Instant(time.Now()) // before the snapshot: the instant must not be later
 	resp := &runtimeapi.PodSandboxStatusResponse{
 		Status:             c.statuses.sandbox(u),
 		Timestamp:          at,
@@ -134,9 +134,9 @@ func (c *Controller) candidates(f *runtimeapi.ContainerFilter) []*unit {
 	return c.units.allContainers()
 }
 
-// Ended returns what is known of the end of each sandbox and container whose end is not on record
-// yet, by its ID: its process has ended, and CRI has it as it was before. That takes milliseconds,
-// unless the records cannot be written.
+// Ended returns the known end of each sandbox and container whose end is not on record yet, by its
+// ID: its process has ended, and CRI still shows the state before. That takes milliseconds, unless
+// the records cannot be written.
 func (c *Controller) Ended() map[string]event.Exit {
 	ended := map[string]event.Exit{}
 	for _, u := range c.units.all() {

@@ -8,9 +8,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// queuedUpdate is what one version changes. The record has what all versions make together, which
-// the next berth carries out as one. This berth carries them out one after the other, so that one
-// that is refused does not take those behind it along.
+// queuedUpdate is the change of one version. The record has the sum of all versions, which the next
+// berth carries out as one. This berth carries them out one after the other, so that a refused one
+// does not make the later ones fail.
 type queuedUpdate struct {
 	version uint64
 	change  *runtimeapi.LinuxContainerResources

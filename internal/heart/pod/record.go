@@ -13,7 +13,7 @@ import (
 	"berth/internal/heart/state"
 )
 
-// record is what is on record of one unit: the last durable status, which readers see.
+// record is the record of one unit: its last durable status, the one that readers see.
 type record struct {
 	id    string
 	of    state.Kind
@@ -43,8 +43,8 @@ func (r *record) kind() string { return string(r.of) }
 func (r *record) now() *state.Status { return r.status.Load() }
 
 // change applies edit to a copy of the status, commits it and makes it visible, in this order. edit
-// returns false to leave everything as it is. With an error, nothing changed: ErrNotFound says that
-// the unit was removed.
+// returns false to leave everything as it is. With an error, nothing changed: ErrNotFound means
+// that the unit was removed.
 func (r *record) change(edit func(*state.Status) bool) error { return r.changeAfter(edit, nil) }
 
 // changeAfter makes a change as change does, and calls wait after the commit, before the new status
@@ -59,8 +59,8 @@ const mostCalls = 64
 
 // changeFor makes a change as change does, for a call, which waits no longer than ctx for the
 // changes before it. With an error of ctx's nothing changed. If the disk does not answer, one call
-// of each unit waits for it, since a commit cannot be cut off and nobody knows before it returns
-// what is on record. So what waits is bounded by what is on record, and by mostCreations beside it.
+// of each unit waits for it, because a commit cannot be cut off and its result is unknown before it
+// returns. So the number of waiting calls is bounded by the units on record, plus mostCreations.
 // More than mostCalls do not wait for their turn: they get ErrResourceExhausted at once.
 func (r *record) changeFor(ctx context.Context, edit func(*state.Status) bool) error {
 	if !r.changing.tryLock() {
@@ -76,7 +76,7 @@ func (r *record) changeFor(ctx context.Context, edit func(*state.Status) bool) e
 	return r.changeLocked(edit, nil)
 }
 
-// changeLocked makes a change, and unlocks changing, which is held.
+// changeLocked makes a change, and unlocks changing, which the caller has locked.
 func (r *record) changeLocked(edit func(*state.Status) bool, wait func()) error {
 	defer r.changing.unlock()
 	if r.erased.Load() {

@@ -43,9 +43,9 @@ type recovery struct {
 	relisting atomic.Int32
 }
 
-// restore takes the records that were loaded, opens what berth itself has of each unit (the log,
-// the pidfd) and publishes the ends that may not have been received. It asks neither containerd nor
-// a shim, so that berth can serve at once; [recovery.relist] compares with containerd afterwards.
+// restore takes the loaded records, opens berth's own resources of each unit (the log, the pidfd)
+// and publishes the ends that may not have been received. It asks neither containerd nor a shim, so
+// that berth can serve at once; [recovery.relist] compares with containerd afterwards.
 func (r *recovery) restore(loaded state.Loaded) {
 	if s := loaded.Salvage; s.Mended > 0 {
 		r.obs.Note("", event.RecordsMended{Bits: s.Mended, Kept: s.Kept})
@@ -85,8 +85,8 @@ func (r *recovery) restore(loaded state.Loaded) {
 			r.publisher.stopped(u)
 		}
 	}
-	// Only now that every unit is known: what is watched may end, and a pod that is being removed
-	// would be forgotten without the containers that are not known yet.
+	// Only now that every unit is known: a watched process may end at once, and a pod that is being
+	// removed would be forgotten without the containers that are not known yet.
 	for _, u := range r.units.all() {
 		r.open(u)
 	}
@@ -109,11 +109,11 @@ func (r *recovery) add(u *unit) {
 	}
 }
 
-// open opens what berth itself has of u: its log, its SELinux label and its pidfd.
+// open opens berth's own resources of u: its log, its SELinux label and its pidfd.
 func (r *recovery) open(u *unit) {
 	if u.now().Phase == state.Creating {
-		// Before anything else is known of it: the end of a process that was made for a creation
-		// that was cut off is not an exit of the unit.
+		// Before any other fact about it arrives: the end of a process of an interrupted creation
+		// is not an exit of the unit.
 		r.undo(u)
 	}
 	u.setSpare(!u.isSandbox()) // until it is compared
@@ -178,7 +178,7 @@ func (r *recovery) compare(ctx context.Context, inv Inventory, before map[string
 // sandboxTimeout bounds the question to a sandbox controller.
 const sandboxTimeout = time.Second
 
-// act decides for u and does what follows. u.task must be held.
+// act decides for u and carries out the decision. u.task must be held.
 func (r *recovery) act(ctx context.Context, u *unit, inv Inventory) {
 	o, task := r.observe(ctx, u, inv)
 	do := decide(o)
@@ -195,7 +195,7 @@ func (r *recovery) act(ctx context.Context, u *unit, inv Inventory) {
 	}
 }
 
-// observe returns what decide needs to know of u, and the task that containerd has for it.
+// observe returns the input of decide for u, and its task in containerd.
 func (r *recovery) observe(ctx context.Context, u *unit, inv Inventory) (observed, TaskState) {
 	st := u.now()
 	if _, left := inv.Snapshots[spareKey(u.id)]; left || !u.compared.Happened() {
@@ -203,7 +203,8 @@ func (r *recovery) observe(ctx context.Context, u *unit, inv Inventory) (observe
 	}
 	task, has := inv.Tasks[u.id]
 	unreachable := inv.Unreachable[u.id]
-	if u.isSandbox() && u.sandbox.Sandboxer != "" || u.isPinned() && !st.Phase.Ended() { // it is not a task
+	// it is not a task
+	if u.isSandbox() && u.sandbox.Sandboxer != "" || u.isPinned() && !st.Phase.Ended() {
 		ctx, cancel := context.WithTimeout(ctx, sandboxTimeout)
 		var err error
 		task, err = u.workload.State(ctx)
@@ -226,8 +227,8 @@ func (r *recovery) observe(ctx context.Context, u *unit, inv Inventory) (observe
 	}, task
 }
 
-// do does what follows for u. It reports false if it is not known yet what has become of an earlier
-// start of u: the lane, or the next relist, tries again.
+// do carries out a decision for u. It returns false if the outcome of an earlier start of u is not
+// known yet: the lane, or the next relist, tries again.
 func (r *recovery) do(ctx context.Context, u *unit, do action, task TaskState) bool {
 	switch do {
 	case actionLater:
@@ -260,7 +261,7 @@ func (r *recovery) do(ctx context.Context, u *unit, do action, task TaskState) b
 	case actionLost:
 		r.witnesses.reportFor(u, exit.Fact{ID: u.id, Origin: exit.Audit, Message: "its process was gone and containerd did not know it any more"})
 	case actionAbandon:
-		if u.attempt().at != stageGivenUp { // else the start, or its shim, has said so
+		if u.attempt().at != stageGivenUp { // otherwise the start, or its shim, has reported that
 			u.evidence.mayHaveRun(u.process().Pid != 0) // on record before it is started
 		}
 		u.giveUp(errors.New("berth stopped while it was being started"))
@@ -273,7 +274,7 @@ func (r *recovery) do(ctx context.Context, u *unit, do action, task TaskState) b
 
 // release schedules the rest of the release of u, at once.
 func (r *recovery) release(u *unit) {
-	r.lanes.poke(u.id) // what it failed for may be over
+	r.lanes.poke(u.id) // the cause of the failure may be over
 	r.lanes.release(u)
 }
 
@@ -302,7 +303,7 @@ func (r *recovery) resume(u *unit, known TaskState) {
 func (r *recovery) adopt(ctx context.Context, u *unit, known TaskState) bool {
 	p, err := r.processes.watch(u, known.Pid)
 	if recorded := u.process(); err != nil && !errdefs.IsNotFound(err) && recorded.Pid == known.Pid && recorded.StartTicks != 0 {
-		p, err = recorded, nil // its shim says that it runs, and the kernel is asked again later
+		p, err = recorded, nil // its shim answers that it runs, and the kernel is asked again later
 	}
 	if errdefs.IsNotFound(err) {
 		r.witnesses.reportFor(u, exit.Fact{ID: u.id, Origin: exit.Audit})
@@ -314,7 +315,7 @@ func (r *recovery) adopt(ctx context.Context, u *unit, known TaskState) bool {
 	}
 	if u.process().Pid == 0 {
 		// The list is older than the watch, and no start time is on record: the process may have
-		// ended, and its PID be another's. The shim says so.
+		// ended, and its PID be another's. The shim knows.
 		now, serr := u.workload.State(ctx)
 		if serr != nil || !now.Running {
 			r.processes.forget(u)

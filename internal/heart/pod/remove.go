@@ -22,7 +22,7 @@ type remover struct {
 
 // removePod removes a sandbox and its containers.
 func (r *remover) removePod(ctx context.Context, u *unit) error {
-	// On record for the whole pod, before anything can hang: it goes on whatever becomes of the
+	// On record for the whole pod, before anything can hang: the removal goes on without the
 	// caller.
 	for _, m := range append(u.containers(), u) {
 		if err := absent(r.mark(ctx, m)); err != nil {
@@ -64,8 +64,8 @@ func (r *remover) mark(ctx context.Context, u *unit) error {
 	return err
 }
 
-// markRemoving records that u is to be removed. From then on it is not started any more, and what
-// runs of it is ended: by the caller, or by the audit when the caller is gone.
+// markRemoving records that u is to be removed. From then on it is not started any more, and its
+// processes are ended: by the caller, or by the audit if the caller is gone.
 func markRemoving(ctx context.Context, u *unit) error {
 	return u.changeFor(ctx, func(st *state.Status) bool {
 		changed := !st.Removing

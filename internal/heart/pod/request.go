@@ -21,9 +21,9 @@ func (u *unit) sharesPIDs() bool {
 	return u.container.Config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetPid() != runtimeapi.NamespaceMode_CONTAINER
 }
 
-// mayBeRebooted reports whether the process of u is the init of a PID namespace in which a process of
-// the pod may call reboot(2): u's own, one of a container that joins its namespace, or, if u is the
-// sandbox, one of the containers that share its namespace.
+// mayBeRebooted reports whether the process of u is the init of a PID namespace in which a process
+// of the pod may call reboot(2): u's own, one of a container that joins its namespace, or, if u is
+// the sandbox, one of the containers that share its namespace.
 func (u *unit) mayBeRebooted() bool {
 	return slices.ContainsFunc(u.pod.containers(), func(ct *unit) bool {
 		sec := ct.container.Config.GetLinux().GetSecurityContext()
@@ -35,7 +35,7 @@ func (u *unit) mayBeRebooted() bool {
 			joins = u.isSandbox()
 		case runtimeapi.NamespaceMode_TARGET:
 			joins = o.GetTargetId() == u.id
-		case runtimeapi.NamespaceMode_NODE: // whoever calls it there reboots the machine
+		case runtimeapi.NamespaceMode_NODE: // a reboot from there reboots the machine
 		}
 		return joins && spec.MayReboot(sec)
 	})
@@ -48,7 +48,7 @@ func (u *unit) podNamespaces() *runtimeapi.NamespaceOption {
 
 func hostIPC(u *unit) bool { return u.podNamespaces().GetIpc() == runtimeapi.NamespaceMode_NODE }
 
-// names returns what clients call u.
+// names returns the names by which clients know u.
 func (u *unit) names() event.Names {
 	pod := u.pod.sandbox.Config.GetMetadata()
 	n := event.Names{
@@ -66,7 +66,7 @@ func (u *unit) names() event.Names {
 
 func (u *unit) podUID() string { return u.pod.sandbox.Config.GetMetadata().GetUid() }
 
-// hostname returns what the processes of the pod of u see as their host name.
+// hostname returns the host name of the processes of u's pod.
 func (u *unit) hostname() string {
 	if h := u.pod.sandbox.Config.GetHostname(); h != "" {
 		return h

@@ -65,15 +65,15 @@ func (m *sandboxMaker) plan(sb state.Sandbox, h Handler) *unit {
 	return u
 }
 
-// run makes a sandbox and returns once it is READY. What it made is undone if it fails.
+// run makes a sandbox and returns once it is READY. If it fails, everything it made is undone.
 func (m *sandboxMaker) run(ctx context.Context, u *unit) error {
 	began := time.Now()
-	// Intent first: from here on a crash finds what may exist.
+	// Intent first: from here on the next berth finds the objects that may exist.
 	if err := m.store.Commit(state.NewSandbox(*u.sandbox, *u.now())); err != nil {
 		m.shims.LeaveGroup(u.id)
 		return fmt.Errorf("run sandbox %s: %w", u.id, err)
 	}
-	_ = u.task.tryLock() // nobody else knows u yet
+	_ = u.task.tryLock() // u is not shared yet
 	m.units.add(u)
 	err := guard(func() error { return m.makeAll(ctx, u) })
 	u.task.unlock()
@@ -92,8 +92,8 @@ func (m *sandboxMaker) run(ctx context.Context, u *unit) error {
 	return nil
 }
 
-// makeAll makes everything outside and ends with the sandbox READY, or with its exit settled if
-// it ended meanwhile. What needs the network takes its connection.
+// makeAll makes everything outside and ends with the sandbox READY, or with its exit settled if it
+// ended meanwhile. Steps that need the network take its connection.
 func (m *sandboxMaker) makeAll(ctx context.Context, u *unit) error {
 	if u.sandbox.NetNS != "" {
 		if err := m.userns.createNetNS(ctx, u); err != nil {
@@ -146,8 +146,8 @@ func (m *sandboxMaker) makeAll(ctx context.Context, u *unit) error {
 	})
 }
 
-// makeParts makes the connection to the network, and what of the sandbox does not need it: side by
-// side, unless a virtual machine takes up the interfaces that are there when it is made.
+// makeParts connects the network and makes the parts of the sandbox that do not need it: side by
+// side, unless a virtual machine takes up the interfaces that exist when it is made.
 func (m *sandboxMaker) makeParts(ctx context.Context, u *unit) (connection, error) {
 	if !u.handler.HostProcess || u.sandbox.Sandboxer != "" {
 		net, err := m.connect(ctx, u)
@@ -164,8 +164,8 @@ func (m *sandboxMaker) makeParts(ctx context.Context, u *unit) (connection, erro
 			return err
 		})
 	})
-	// Not gctx: an OCI runtime that is killed half-way, because the network failed, leaves behind
-	// what no record names.
+	// Not gctx: an OCI runtime that is killed half-way, because the network failed, leaves objects
+	// behind that no record names.
 	g.Go(func() error { return guard(func() error { return m.makeProcess(ctx, u) }) })
 	return net, g.Wait()
 }
@@ -174,8 +174,8 @@ func (m *sandboxMaker) makeParts(ctx context.Context, u *unit) (connection, erro
 // It is zero on the host's network. Only connect makes one.
 type connection struct{ network.Result }
 
-// connect connects the sandbox to its network, and sets the sysctls of that. Those of a virtual
-// machine are the OCI runtime's to set: see spec.Sandbox.
+// connect connects the sandbox to its network, and sets the sysctls of that. If the pod is a
+// virtual machine, the OCI runtime sets them: see spec.Sandbox.
 func (m *sandboxMaker) connect(ctx context.Context, u *unit) (connection, error) {
 	if u.sandbox.NetNS == "" {
 		return connection{}, nil
@@ -256,9 +256,9 @@ func (m *sandboxMaker) recordPID(u *unit, pid uint32) error {
 	return m.processes.record(u, p)
 }
 
-// makeFiles makes what the pod's containers share: /dev/shm, resolv.conf, hostname, and hosts,
-// which is empty until the pod has its addresses. label is that of the pod's files. The containers
-// of a privileged pod that are not privileged themselves have a label each.
+// makeFiles makes the files that the pod's containers share: /dev/shm, resolv.conf, hostname, and
+// hosts, which is empty until the pod has its addresses. label is that of the pod's files. The
+// containers of a privileged pod that are not privileged themselves have a label each.
 func (m *sandboxMaker) makeFiles(u *unit, label string) error {
 	if m.labels != nil && u.label() == "" {
 		var err error

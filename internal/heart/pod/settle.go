@@ -31,9 +31,8 @@ type settler struct {
 	obs       Observer
 }
 
-// settle makes what the witnesses reported about u durable and visible, and hands over to the
-// release. It is attempted by the unit's lane until it succeeds, and does nothing when nothing was
-// reported.
+// settle makes the witnesses' facts about u durable and visible, and hands over to the release. It
+// is attempted by the unit's lane until it succeeds, and does nothing when nothing was reported.
 func (s *settler) settle(ctx context.Context, u *unit) error {
 	defer s.pacer.Settle(u.id)()
 	if u.attempt().at == stageGivenUp && !u.now().Phase.Ended() {
@@ -57,7 +56,7 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 		known = s.measure(ctx, u)
 	}
 	if known.At.IsZero() {
-		known.At = u.evidence.noticedAt() // nobody knows better
+		known.At = u.evidence.noticedAt() // the best known instant
 	}
 	if u.sharesPIDs() {
 		s.processes.endLeftovers(ctx, u, s.cfg.LeftoverTimeout)
@@ -110,7 +109,7 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 }
 
 // lastOOM reads the counter of OOM kills that could not be read when the exit was settled, before
-// the group is removed. An error says that it still cannot be read, and is not returned for long.
+// the group is removed. It returns an error if it still cannot be read, but not for long.
 func (s *settler) lastOOM(u *unit) error {
 	known := u.now().Exit
 	if !u.oom.isUnread() || !known.Measured {
@@ -149,8 +148,8 @@ func (s *settler) correct(u *unit, known exit.Fact) error {
 	return nil
 }
 
-// noteContradiction notes that two witnesses have measured different codes of the end of u, of which
-// one stands.
+// noteContradiction notes that two witnesses have measured different codes of the end of u, of
+// which one stands.
 func (s *settler) noteContradiction(u *unit, stands exit.Fact) {
 	other, differ := u.evidence.contradiction()
 	switch {
@@ -171,24 +170,24 @@ func (s *settler) noteContradiction(u *unit, stands exit.Fact) {
 	}
 }
 
-// contested reports whether what is known of the end of u is a code that reboot(2) leaves of the
-// first thread, and a process that may call it was in the PID namespace of u: the thread that called
-// it ends with 0, and the init of the namespace, if that is another process or thread, by SIGKILL.
-// What the parent is told is SIGHUP or SIGINT then. With any other code, and without the capability,
-// the pidfd's word is enough, and if another one follows all the same it is corrected.
+// contested reports whether the code known for u may be that of a first thread after reboot(2),
+// because a process that may call it was in the PID namespace of u. The thread that called it ends
+// with 0, and the init of the namespace, if that is another process or thread, by SIGKILL. The
+// parent gets SIGHUP or SIGINT then. With any other code, and without the capability, the pidfd's
+// code is enough; if another one follows all the same, it is corrected.
 func contested(u *unit, known exit.Fact) bool {
 	return known.Rank() == exit.OfThread && (known.Code == 0 || known.Signal() == int(unix.SIGKILL)) && u.mayBeRebooted()
 }
 
-// sure reports whether an exit can be settled with what is known.
+// sure reports whether the facts suffice to settle an exit.
 func sure(u *unit, known exit.Fact) bool {
 	return known.Measured && !known.At.IsZero() && !contested(u, known)
 }
 
-// measure waits, within its bound, for somebody who knows the code and the instant: the kernel
+// measure waits, within its bound, for a witness that knows the code and the instant: the kernel
 // after the process was reaped, the shim's event, the shim's answer to a question. A code that is
-// contested is taken once the shim, which has reaped the process, has told its own. It returns what
-// is known then, measured or not.
+// contested is taken once the shim, which has reaped the process, has told its own. It returns the
+// facts known then, measured or not.
 func (s *settler) measure(ctx context.Context, u *unit) exit.Fact {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.MeasureTimeout)
 	defer cancel()
@@ -214,7 +213,7 @@ func (s *settler) measure(ctx context.Context, u *unit) exit.Fact {
 			}
 			answered = nil
 			if errdefs.IsNotFound(a.err) && (known.Measured || known.Origin != exit.Kernel) {
-				return known // containerd knows nothing and nobody else is to come
+				return known // containerd knows nothing and no other witness remains
 			}
 		case <-more:
 		case <-ctx.Done():
@@ -223,7 +222,7 @@ func (s *settler) measure(ctx context.Context, u *unit) exit.Fact {
 	}
 }
 
-// drain begins to wait, within its bound, until what the container wrote is in its log, and returns
+// drain begins to wait, within its bound, until the container's output is in its log, and returns
 // the wait for that.
 func (s *settler) drain(ctx context.Context, u *unit) (wait func()) {
 	stdio := u.stdio()

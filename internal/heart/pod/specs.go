@@ -20,7 +20,7 @@ import (
 	"berth/internal/host/spec"
 )
 
-// specBuilder gathers what the OCI specification of a container is made from.
+// specBuilder holds the inputs of the OCI specification of a container.
 type specBuilder struct {
 	host    spec.Host
 	images  Images
@@ -104,7 +104,7 @@ func (s *specBuilder) sharedFiles(p *unit) map[string]string {
 	return s.files.Shared(p.id, hostIPC(p))
 }
 
-// hostPathPatience bounds how long the file system of a host path may take before an event says so.
+// hostPathPatience is how long the file system of a host path may take before an event reports it.
 const hostPathPatience = 2 * time.Second
 
 // makeHostPath makes the host directory of a mount. A file system that does not answer, since its
@@ -198,13 +198,14 @@ func (s *specBuilder) makeVolumes(ctx context.Context, u *unit, img Image) (map[
 const maxVolumes = 256
 
 // loadSeccomp reads a seccomp profile of this host. The path comes from the kubelet, and so from
-// the node's own profiles: links in it are the administrator's, and are followed. What is looked at
-// is the file that is read, whatever takes its place meanwhile.
+// the node's own profiles: links in it are the administrator's, and are followed. The file that is
+// checked is the file that is read, even if the path is replaced meanwhile.
 func loadSeccomp(path string) (*oci.LinuxSeccomp, error) {
 	if !filepath.IsAbs(path) {
 		return nil, fmt.Errorf("path is not absolute: %w", errdefs.ErrInvalidArgument)
 	}
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO without a writer must not hang
+	// a FIFO without a writer must not hang
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	}
@@ -216,7 +217,8 @@ func loadSeccomp(path string) (*oci.LinuxSeccomp, error) {
 	if st.Size() > spec.MaxSeccomp || !st.Mode().IsRegular() {
 		return nil, fmt.Errorf("it is not a regular file of at most %d bytes: %w", spec.MaxSeccomp, errdefs.ErrInvalidArgument)
 	}
-	b, err := io.ReadAll(io.LimitReader(f, spec.MaxSeccomp+1)) // it may grow; ParseSeccomp refuses what is too long
+	// it may grow; ParseSeccomp refuses a profile that is too long
+	b, err := io.ReadAll(io.LimitReader(f, spec.MaxSeccomp+1))
 	if err != nil {
 		return nil, err
 	}

@@ -141,8 +141,8 @@ func (s *starter) start(ctx context.Context, u *unit) error {
 	return nil
 }
 
-// launch makes the task, lets the witnesses watch it, and starts it. made is what the process
-// executed until then: the OCI runtime's own program.
+// launch makes the task, lets the witnesses watch it, and starts it. made is the program that the
+// process executed until then, which belongs to the OCI runtime.
 func (s *starter) launch(ctx context.Context, u *unit) (proc state.Process, made pidfd.Program, err error) {
 	pid, err := s.taskMaker.make(ctx, u)
 	if err != nil {
@@ -162,8 +162,8 @@ func (s *starter) launch(ctx context.Context, u *unit) (proc state.Process, made
 	err = s.tasks.StartTask(ctx, u.id)
 	u.evidence.mayHaveRun(err == nil || ctx.Err() != nil || unanswered(err))
 	if err != nil {
-		// An answer may be lost although the start took effect. Then the kernel says whether the
-		// program runs. Where the OCI runtime says that it has failed, what it has done is undone.
+		// An answer may be lost although the start took effect. Then the kernel shows whether the
+		// program runs. If the OCI runtime reports a failure, it has undone its work.
 		if ctx.Err() != nil || !unanswered(err) || !s.processes.waitExec(ctx, u, proc.Pid, made, answerPatience) {
 			return proc, made, err
 		}
@@ -173,10 +173,9 @@ func (s *starter) launch(ctx context.Context, u *unit) (proc state.Process, made
 	return proc, made, nil
 }
 
-// restore does what launch does, for a container that is restored from a checkpoint. Its process is
-// not made before it runs, so that the record says first that there may be one, and in which
-// cgroup: whatever cuts the restore off, what it has left there is found and ended, or is adopted
-// once the shim names it.
+// restore is launch for a container that is restored from a checkpoint. Its process runs from the
+// moment that it exists, so the record first notes that there may be one, and its cgroup: if the
+// restore is cut off, the processes in that cgroup are ended, or adopted once the shim names them.
 func (s *starter) restore(ctx context.Context, u *unit) (state.Process, error) {
 	made, err := s.objects.Spec(ctx, u.id)
 	if err != nil {
@@ -188,7 +187,8 @@ func (s *starter) restore(ctx context.Context, u *unit) (state.Process, error) {
 	}
 	stdio := u.stdio()
 	defer func() { _ = stdio.Started() }() // also when the shim was not asked, and never will be
-	// Nothing of an earlier start stays: what is taken for taken back has no exit.
+	// The fields of an earlier start are cleared, because a start that counts as taken back has no
+	// exit.
 	begun := state.Start{Restoring: made.Linux.CgroupsPath}
 	if err := u.change(func(st *state.Status) bool { st.Start = begun; return true }); err != nil {
 		return state.Process{}, err
@@ -226,7 +226,8 @@ func (s *starter) watchRestored(ctx context.Context, u *unit) (state.Process, er
 			st, err = s.tasks.WaitTask(ctx, u.id)
 		case err == nil:
 			// The process could have ended before it was watched, and its PID be another's now. The
-			// shim reaps it, and says so: if it still runs, then what is watched is it.
+			// shim reaps it, and knows: if it still runs, then the watched process is the right
+			// one.
 			st, err = s.tasks.TaskState(ctx, u.id)
 		}
 		if err != nil {
@@ -240,7 +241,7 @@ func (s *starter) watchRestored(ctx context.Context, u *unit) (state.Process, er
 		s.witnesses.reportFor(u, taskFact(u.id, st))
 		return state.Process{}, nil
 	case !st.Running:
-		return proc, errors.New("the shim does not say that it has restored a process")
+		return proc, errors.New("the shim did not report the restored process")
 	}
 	if err := s.processes.record(u, proc); err != nil {
 		return proc, err
@@ -248,18 +249,19 @@ func (s *starter) watchRestored(ctx context.Context, u *unit) (state.Process, er
 	u.move(stageMade)
 	s.witnesses.listen(u)
 	if s.processes.ended(u) {
-		// The witnesses may have said so before it was on record, when they were not listened to.
+		// The witnesses may have reported the end before the process was on record, when they were
+		// ignored.
 		s.witnesses.reportFor(u, exit.Fact{ID: u.id, Origin: exit.Audit})
 	}
-	// What was restored is not needed any more, and may be as large as the memory of a process. What
-	// stays, because berth is killed before this, is removed with the container.
+	// The unpacked checkpoint is not needed any more, and may be as large as the memory of a
+	// process. If berth is killed before this, it is removed with the container.
 	if err := s.files.RemoveCheckpoint(u.id); err != nil {
 		s.obs.Note(u.id, event.CheckpointLeft{Err: err.Error()})
 	}
 	return proc, nil
 }
 
-// beforeRun does what comes last before the program of u runs.
+// beforeRun does the last steps before the program of u runs.
 func (s *starter) beforeRun(ctx context.Context, u *unit) error {
 	// The spec names the namespaces of the sandbox's process by its PID. If that process ended
 	// before they were joined, the PID may have been another process's.
@@ -267,7 +269,7 @@ func (s *starter) beforeRun(ctx context.Context, u *unit) error {
 	case processGone:
 		return fmt.Errorf("the process of sandbox %s has ended: %w", u.pod.id, errdefs.ErrFailedPrecondition)
 	case processUnreachable:
-		return fmt.Errorf("the kernel cannot say whether the process of sandbox %s lives, whose namespaces it joins: %w", u.pod.id, errdefs.ErrUnavailable)
+		return fmt.Errorf("the kernel cannot tell whether the process of sandbox %s, whose namespaces it joins, is alive: %w", u.pod.id, errdefs.ErrUnavailable)
 	case processAlive, processUnknown:
 	}
 	if err := s.checkTarget(ctx, u); err != nil {
@@ -310,7 +312,7 @@ func (s *starter) checkTarget(ctx context.Context, u *unit) error {
 	case processGone:
 		return fmt.Errorf("target container %s has ended, and its PID namespace cannot be joined: %w", t.id, errdefs.ErrFailedPrecondition)
 	default:
-		return fmt.Errorf("the kernel cannot say whether target container %s lives, whose PID namespace it joins: %w", t.id, errdefs.ErrUnavailable)
+		return fmt.Errorf("the kernel cannot tell whether target container %s, whose PID namespace it joins, is alive: %w", t.id, errdefs.ErrUnavailable)
 	}
 }
 

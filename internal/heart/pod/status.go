@@ -15,8 +15,8 @@ import (
 )
 
 // statuses builds CRI's messages about units from the last durable status of each. It reads memory
-// alone. What it returns shares what does not change (metadata, labels, annotations, mounts) with
-// the record, and must not be changed.
+// alone. Its results share immutable parts (metadata, labels, annotations, mounts) with the record,
+// and must not be changed.
 type statuses struct {
 	images Images
 }
@@ -203,8 +203,8 @@ func unixNano(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// namespacesOf returns the namespaces in the status of a sandbox. What was left out of the request
-// is reported as what it means: a mode of POD, and the user namespace of the host.
+// namespacesOf returns the namespaces in the status of a sandbox. An unset option is reported as
+// its default: a mode of POD, and the user namespace of the host.
 func namespacesOf(u *unit) *runtimeapi.Namespace {
 	asked := u.podNamespaces()
 	if asked.GetUsernsOptions() != nil {

@@ -58,7 +58,8 @@ func (s *stopper) stopPod(ctx context.Context, u *unit) error {
 	}
 	wait, cancel := context.WithTimeout(ctx, s.networkWait)
 	defer cancel()
-	_ = s.lanes.waitDisconnected(wait, u) // what is not released by then is retried; the record says so
+	// a release that fails until then is retried; the record has it
+	_ = s.lanes.waitDisconnected(wait, u)
 	return nil
 }
 
@@ -70,7 +71,7 @@ func (s *stopper) stop(ctx context.Context, u *unit, timeout time.Duration) erro
 		s.lanes.poke(u.id)
 		return nil
 	case st.Phase == state.Creating:
-		// A sandbox that stops starts nothing, so that nobody has to wait for the undoing.
+		// A stopping sandbox starts nothing, so there is no need to wait for the undoing.
 		u.interrupt(errStopRequested)
 		return nil
 	case st.Phase == state.Created:
@@ -104,8 +105,8 @@ func (s *stopper) stop(ctx context.Context, u *unit, timeout time.Duration) erro
 }
 
 // waitKilled waits as w for the exit of u, which was killed, to be settled, and insists on its end
-// meanwhile. If its process does not end, waitKilled returns why, within [heldPatience] and before the
-// caller goes away. The settle of an exit is waited for as long as the caller likes.
+// meanwhile. If its process does not end, waitKilled returns why, within [heldPatience] and before
+// the caller goes away. The settle of an exit is waited for as long as the caller likes.
 func (s *stopper) waitKilled(ctx context.Context, w *lane.Waiter, u *unit) error {
 	settled := func(ctx context.Context) error { return waitSettled(ctx, w, u) }
 	if u.isPinned() { // it has no process
@@ -124,11 +125,10 @@ func (s *stopper) waitKilled(ctx context.Context, w *lane.Waiter, u *unit) error
 	return heldError(u, err)
 }
 
-// lastWord is how long before a caller goes away it is told what is waited for.
+// lastWord is how long before a caller's deadline it is told the cause of the delay.
 const lastWord = 200 * time.Millisecond
 
-// stopUnstarted waits for a start in flight, interrupts it if it takes long, and ends what it
-// started.
+// stopUnstarted waits for a start in flight, interrupts it if it takes long, and ends its process.
 func (s *stopper) stopUnstarted(ctx context.Context, u *unit, timeout time.Duration) error {
 	patience := time.AfterFunc(s.grace, func() { u.interrupt(errStopRequested) })
 	defer patience.Stop()
@@ -139,7 +139,7 @@ func (s *stopper) stopUnstarted(ctx context.Context, u *unit, timeout time.Durat
 	w := s.lanes.wait(u)
 	defer w.End()
 	if u.attempt().at == stageGivenUp {
-		return s.waitKilled(ctx, w, u) // its start failed, and the settle ends what was made for it
+		return s.waitKilled(ctx, w, u) // its start failed, and the settle ends the remains
 	}
 	if u.runs() {
 		return s.stop(ctx, u, timeout)
@@ -154,8 +154,8 @@ func (s *stopper) stopUnstarted(ctx context.Context, u *unit, timeout time.Durat
 	return nil
 }
 
-// kill ends the process of u, and notes that it was berth unless the process had ended before: what
-// berth kills was not killed by the OOM killer.
+// kill ends the process of u, and notes that berth killed it unless the process had ended before,
+// so that the OOM killer is not blamed.
 func (s *stopper) kill(ctx context.Context, u *unit) error {
 	if s.processes.ended(u) {
 		return nil
@@ -174,7 +174,7 @@ func (s *stopper) signal(ctx context.Context, u *unit, sig unix.Signal, counted 
 	send := func() error { return s.processes.signal(ctx, u, sig) }
 	var err error
 	if s.processes.observe(u) == processGone {
-		err = send() // it ended before, and only whether somebody knows of it is asked
+		err = send() // it ended before; only ask whether it is known
 	} else if err = counted(send); err != nil {
 		s.lanes.settleAgain(u) // its end may have been settled while the signal counted
 	}

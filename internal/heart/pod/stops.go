@@ -8,7 +8,8 @@ import "sync"
 type stops struct {
 	mu    sync.Mutex
 	count int
-	begun chan struct{} // closed while there are any; nil: nobody has asked since the last ended
+	// closed while there are any; nil if channel was not called since the last one ended
+	begun chan struct{}
 }
 
 // begin notes that a stop is in flight, until end is called.
@@ -41,7 +42,7 @@ func (s *stops) channelLocked() chan struct{} {
 	return s.begun
 }
 
-// removing is what channel is for a unit that is being removed.
+// removing is the channel of a unit that is being removed.
 var removing = func() <-chan struct{} {
 	c := make(chan struct{})
 	close(c)

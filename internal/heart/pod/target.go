@@ -8,13 +8,13 @@ import (
 	"berth/internal/heart/state"
 )
 
-// Target is what other rooms (exec, attach, port-forward, statistics) need to know of one sandbox
-// or container to work on it.
+// Target describes one sandbox or container for other rooms (exec, attach, port-forward,
+// statistics).
 type Target struct {
 	ID      string
 	PodID   string // the sandbox; of a sandbox, its own ID
 	Handler Handler
-	// Pinned says that it is a sandbox without a process: files hold its namespaces.
+	// Pinned is set for a sandbox without a process: files hold its namespaces.
 	Pinned bool
 	// NetNS is the path of the pod's network namespace; "" for the host's.
 	NetNS string
@@ -27,13 +27,13 @@ type Target struct {
 	CgroupParent string
 	// Snapshotter is where the writable layer of a container is, under the key ID; "" of a sandbox.
 	Snapshotter string
-	// PodConfig is what the pod was asked for with, and Config the container; nil for a sandbox.
-	// They must not be changed.
+	// PodConfig is the requested configuration of the pod, and Config that of the container; nil
+	// for a sandbox. They must not be changed.
 	PodConfig *runtimeapi.PodSandboxConfig
 	Config    *runtimeapi.ContainerConfig
 	IPs       []string // of the pod
-	// PodOverhead and PodResources are what the kubelet has said last of the resources of the pod,
-	// whose cgroup is the kubelet's own; nil if it has said nothing. They must not be changed.
+	// PodOverhead and PodResources are the kubelet's latest values for the resources of the pod,
+	// whose cgroup is the kubelet's own; nil if there are none. They must not be changed.
 	PodOverhead  *runtimeapi.LinuxContainerResources
 	PodResources *runtimeapi.LinuxContainerResources
 	// Ended is closed once the exit is settled and visible.
@@ -85,8 +85,7 @@ func targetOf(u *unit) Target {
 	return t
 }
 
-// podResources returns what is known of the resources of a pod: what it was asked for with, and
-// what updates have replaced of that.
+// podResources returns the resources of a pod: the requested ones, as replaced by updates.
 func podResources(pod *unit) (overhead, resources *runtimeapi.LinuxContainerResources) {
 	linux := pod.sandbox.Config.GetLinux()
 	overhead, resources = linux.GetOverhead(), linux.GetResources()

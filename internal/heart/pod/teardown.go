@@ -19,7 +19,7 @@ import (
 	"berth/internal/host/network"
 )
 
-// teardown releases what units hold outside berth.
+// teardown releases the objects that units hold outside berth.
 type teardown struct {
 	undoTimeout time.Duration
 	objects     Objects
@@ -43,9 +43,9 @@ type teardown struct {
 	obs         Observer
 }
 
-// due returns what a unit has to release now. After an exit that is what belongs to the process
-// alone. What a person may still want to look at, and what the pod's other containers use, is
-// released once a stop or a removal was asked for.
+// due returns the holds that a unit has to release now. After an exit these are the ones that
+// belong to the process alone. Objects that a person may still want to inspect, or that the pod's
+// other containers use, are released once a stop or a removal was requested.
 func due(u *unit, st *state.Status) state.Hold {
 	if !st.Phase.Ended() && (st.Phase != state.Created || !st.Removing) { // CREATED: it never ran
 		return 0
@@ -61,14 +61,15 @@ func due(u *unit, st *state.Status) state.Hold {
 		d = ^state.Hold(0)
 	}
 	if u.isPinned() && u.serves(nil) {
-		d &^= state.HoldTask | state.HoldSandbox | state.HoldFiles // the shim, and what rests on it
+		// the shim, and everything that depends on it
+		d &^= state.HoldTask | state.HoldSandbox | state.HoldFiles
 	}
 	return st.Holds & d
 }
 
-// release releases what is due, in order, and records what is gone. It is attempted by the unit's
-// lane. Each part is idempotent; what fails does not keep later, independent parts from being
-// tried. The error says what remains.
+// release releases the holds that are due, in order, and records each. It is attempted by the
+// unit's lane. Each part is idempotent; a failure does not keep later, independent parts from being
+// tried. The error names the remaining parts.
 func (t *teardown) release(ctx context.Context, u *unit, first bool) error {
 	if first || t.pacer.Waits(u.id) {
 		done, err := t.pacer.Admit(ctx, u.id, u.hurried.Notice())
@@ -143,7 +144,7 @@ type sequence struct {
 	errs []error
 }
 
-// release gives back h with f, if h is wanted and what it rests on is gone.
+// release gives back h with f, if h is wanted and the holds in after are gone.
 func (s *sequence) release(h, after state.Hold, f func() error) {
 	if !s.want.Has(h) || s.want&after&^s.gone != 0 {
 		return
@@ -165,8 +166,8 @@ func (t *teardown) releaseSnapshot(ctx context.Context, u *unit) error {
 	return t.layers.DeleteSnapshot(ctx, snapshotter, u.id)
 }
 
-// removeNetNS removes the pin of a sandbox's network namespace. That of an adopted one is where the
-// runtime before berth has pinned it.
+// removeNetNS removes the pin of a sandbox's network namespace. For an adopted sandbox it is the
+// pin that the previous runtime made.
 func (t *teardown) removeNetNS(ctx context.Context, u *unit) error {
 	if u.sandbox.Adopted != nil {
 		return t.netns.RemoveAdopted(ctx, u.sandbox.NetNS)
@@ -174,7 +175,7 @@ func (t *teardown) removeNetNS(ctx context.Context, u *unit) error {
 	return t.netns.Remove(ctx, u.sandbox.NetNS)
 }
 
-// releaseAdopted removes what the runtime before berth has made for u.
+// releaseAdopted removes the objects that the previous runtime made for u.
 func (t *teardown) releaseAdopted(ctx context.Context, u *unit) error {
 	a := u.adopted()
 	if a == nil {
@@ -193,7 +194,7 @@ func (t *teardown) releaseAdopted(ctx context.Context, u *unit) error {
 	return errors.Join(errs...)
 }
 
-// releaseTask ends what may still run and deletes the task.
+// releaseTask ends the remaining processes and deletes the task.
 func (t *teardown) releaseTask(ctx context.Context, u *unit) error {
 	// A start in flight still works on the task, even when its process has ended by now.
 	if err := lockSoon(ctx, u); err != nil {
@@ -211,30 +212,32 @@ func lockSoon(ctx context.Context, u *unit) error {
 	return u.task.lock(ctx)
 }
 
-// deleteTask kills the process of u, waits for its end, calls ended with what the shim said about
-// that, and deletes the task. u.task must be held.
+// deleteTask kills the process of u, waits for its end, calls ended with the shim's answer about
+// it, and deletes the task. u.task must be held.
 func (t *teardown) deleteTask(ctx context.Context, u *unit, ended func(*unit, TaskState, error) error) error {
-	// A process that was made and never started is in no record, and waits for ever if nobody ends
-	// it.
+	// A process that was made and never started is in no record, and would wait for ever if it were
+	// not killed.
 	if t.processes.observe(u) == processUnreachable {
 		if st, err := u.workload.State(ctx); err != nil || !st.Stopped { // the shim has reaped it
-			return fmt.Errorf("neither the kernel nor its shim can say whether process %d of %s lives", u.process().Pid, u.id)
+			return fmt.Errorf("neither the kernel nor its shim can tell whether process %d of %s lives", u.process().Pid, u.id)
 		}
 	}
 	if _, err := t.processes.endRestored(ctx, u); err != nil {
 		return err
 	}
 	if err := t.processes.end(ctx, u); err != nil {
-		// What was not killed is not waited for, also if it was never started, or if nothing is
-		// known of it. Only what its shim has reaped, or has never had, needs no kill.
+		// If the kill did not happen, the end is not waited for, even if the process was never
+		// started or is unknown. No kill is needed only if the shim has reaped the process or has
+		// never had one.
 		st, serr := u.workload.State(ctx)
 		none := errdefs.IsNotFound(serr) && t.processes.observe(u) == processUnknown
 		if ctx.Err() != nil || !none && (serr != nil || !st.Stopped) {
-			return fmt.Errorf("kill what runs of %s: %w", u.id, err)
+			return fmt.Errorf("kill the processes of %s: %w", u.id, err)
 		}
 		t.obs.Note(u.id, event.LeftoversNotKilled{Err: err.Error()}) // the deletion will show
 	}
-	// The kernel is faster than the shim, which refuses to delete what it has not seen end.
+	// The kernel is faster than the shim, which refuses to delete a task before it has seen its
+	// end.
 	st, err := t.waitEnd(ctx, u)
 	if errors.Is(err, errUnseen) {
 		return err
@@ -263,7 +266,7 @@ func (t *teardown) deleteTask(ctx context.Context, u *unit, ended func(*unit, Ta
 			return err
 		}
 	}
-	// A process can outlive its shim, and then only the kernel knows of it.
+	// A process can outlive its shim, and then only the kernel knows about it.
 	if err := t.processes.waitGone(ctx, u); err != nil {
 		return err
 	}
@@ -271,12 +274,12 @@ func (t *teardown) deleteTask(ctx context.Context, u *unit, ended func(*unit, Ta
 	return nil
 }
 
-// errUnseen says that the shim has not seen the end of a process in time.
+// errUnseen means that the shim has not seen the end of a process in time.
 var errUnseen = errors.New("its shim has not seen its end")
 
-// waitEnd returns when the process of u has ended, as the shim has it. It waits for some seconds,
-// not for as long as the attempt may take, and insists on the end meanwhile. A shim that is slow is
-// then asked what it has, which may take longer.
+// waitEnd returns when the process of u has ended, according to the shim. It waits for some
+// seconds, not for as long as the attempt may take, and insists on the end meanwhile. A slow shim
+// is then asked for its state, which may take longer.
 func (t *teardown) waitEnd(ctx context.Context, u *unit) (st TaskState, err error) {
 	wait, cancel := context.WithTimeout(ctx, shimPatience)
 	defer cancel()
@@ -296,8 +299,8 @@ func (t *teardown) waitEnd(ctx context.Context, u *unit) (st TaskState, err erro
 	return TaskState{}, heldError(u, fmt.Errorf("%w: %w", errUnseen, ctxError(wait)))
 }
 
-// askEnd asks the shim to say when the process of u has ended. The task of a container that was not
-// restored yet has no process to wait for: that is ErrNotFound.
+// askEnd asks the shim to answer when the process of u has ended. The task of a container that was
+// not restored yet has no process to wait for: that is ErrNotFound.
 func askEnd(ctx context.Context, u *unit) (TaskState, error) {
 	if u.restored() && u.process().Pid == 0 {
 		st, err := u.workload.State(ctx)
@@ -312,8 +315,8 @@ func askEnd(ctx context.Context, u *unit) (TaskState, error) {
 }
 
 // lastCode asks the shim for the exit code, if no witness had it, before the code is deleted
-// together with the task. What the shim says is also the last that can be learned of a code that is
-// the first thread's alone.
+// together with the task. The shim's answer is also the last chance to learn the code of the
+// process if only that of its first thread is known.
 func (t *teardown) lastCode(u *unit, st TaskState, err error) error {
 	known := u.now().Exit
 	if known.Rank() == exit.OfThread && err == nil && st.Stopped {
@@ -343,10 +346,10 @@ func (t *teardown) lastCode(u *unit, st TaskState, err error) error {
 	return t.settler.correct(u, known)
 }
 
-// undoStart takes back what a start had made when a kill of berth cut it off before the user's
-// program ran: the container is CREATED as if it had never been started. It is attempted by the
-// unit's lane. What containerd was asked for by the start may still reach the shim: once the
-// program runs, nothing is taken back, and the next comparison adopts it.
+// undoStart undoes a start that a kill of berth cut off before the user's program ran: the
+// container is CREATED as if it had never been started. It is attempted by the unit's lane. A
+// request of the start to containerd may still reach the shim: once the program runs, nothing is
+// taken back, and the next comparison adopts it.
 func (t *teardown) undoStart(ctx context.Context, u *unit) error {
 	if err := lockSoon(ctx, u); err != nil {
 		return fmt.Errorf("undo the start of %s: %w", u.id, err)
@@ -364,7 +367,7 @@ func (t *teardown) undoStart(ctx context.Context, u *unit) error {
 	if st.Running {
 		return u.keepStart()
 	}
-	// If berth is killed, the next one knows who has killed the process.
+	// If berth is killed, the next one knows that berth killed the process.
 	if err := u.markTakingBack(); err != nil {
 		return err
 	}
@@ -379,8 +382,7 @@ func (t *teardown) undoStart(ctx context.Context, u *unit) error {
 	return nil
 }
 
-// takeBack takes back what a start made that did not get to the user's program. u.task must be
-// held.
+// takeBack undoes a start that did not get to the user's program. u.task must be held.
 func (t *teardown) takeBack(ctx context.Context, u *unit) error {
 	// The record forgets the process before the task is deleted: a task without a process on record
 	// was never started, whereas a process on record without a task is one whose exit code is lost.
@@ -420,8 +422,9 @@ func (t *teardown) releaseNetwork(ctx context.Context, u *unit) error {
 	return t.network.Teardown(ctx, netPod(u.sandbox), r)
 }
 
-// undo releases what a failed creation made. What cannot be released at once stays in the record,
-// which is marked as ended and to be removed, and the lane of the unit finishes it.
+// undo releases the objects of a failed creation. Objects that cannot be released at once stay in
+// the record, which is marked as ended and to be removed, and the lane of the unit finishes the
+// release.
 func (t *teardown) undo(ctx context.Context, u *unit, why error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.undoTimeout)
 	defer cancel()
@@ -462,7 +465,7 @@ func (t *teardown) removeMembers(u *unit) error {
 	return nil
 }
 
-// errMembers says that the removal of a sandbox waits for that of its containers.
+// errMembers means that the removal of a sandbox waits for that of its containers.
 var errMembers = errors.New("its containers are still being removed")
 
 // forget deletes the record of u, which holds nothing any more.

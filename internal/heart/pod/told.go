@@ -21,11 +21,11 @@ const (
 	forceAfter = time.Second
 	// forceAgain is the time between two times that more is done.
 	forceAgain = 3 * time.Second
-	// heldPatience is how long a call waits for the end of a process that was killed before it returns
-	// with what keeps the process from its end. It goes on without the call.
+	// heldPatience is how long a call waits for the end of a process that was killed before it
+	// returns with the reason for the delay. The wait for the end goes on without the call.
 	heldPatience = 30 * time.Second
-	// shimPatience is how long one attempt of a lane waits for the end of a process, or for its shim to
-	// see that. An answer may take as long as the attempt may.
+	// shimPatience is how long one attempt of a lane waits for the end of a process, or for its
+	// shim to see that. An answer may take as long as the attempt may.
 	shimPatience = 10 * time.Second
 )
 
@@ -37,15 +37,15 @@ const (
 //	   └── it has ended, or is another ┴──────────────────────────┘
 //
 // A process that was killed can be kept from its end: by another one that traces it and holds it at
-// its exit, which needs no privilege; by a cgroup that is frozen; by a disk that does not answer. So
-// whatever waits for the end of a process looks every second, with [processes.insist], which is the
-// only way from told to forced. The audit does so for those that nothing waits for.
+// its exit, which needs no privilege; by a cgroup that is frozen; by a disk that does not answer.
+// So every wait for the end of a process calls [processes.insist] every second, which is the only
+// way from told to forced. The audit does so for those that have no other waiter.
 type told struct {
 	mu     sync.Mutex
 	of     pidfd.Process // that was told; zero: untold, or one that only its shim knows
 	since  time.Time     // of the first SIGKILL; zero: untold
 	forced time.Time     // when everything was done for its end the last time
-	held   string        // what keeps it from its end, as far as that is known
+	held   string        // the reason why it has not ended, as far as it is known
 }
 
 // tell notes that SIGKILL was delivered to a process.
@@ -78,8 +78,8 @@ func (t *told) dueLocked(of pidfd.Process) bool {
 	return time.Since(t.since) >= forceAfter && (t.forced.IsZero() || time.Since(t.forced) >= forceAgain)
 }
 
-// force reports whether more is to be done for the end of a process now, by the caller alone, and how
-// long ago the process was told to end.
+// force reports whether more is to be done for the end of a process now, by the caller alone, and
+// how long ago the process was told to end.
 func (t *told) force(of pidfd.Process) (waited time.Duration, now bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -90,8 +90,8 @@ func (t *told) force(of pidfd.Process) (waited time.Duration, now bool) {
 	return time.Since(t.since), true
 }
 
-// note notes what keeps a process from its end, and reports whether that is news. It is also if the
-// process has ended meanwhile.
+// note records the reason why a process has not ended, and reports whether that is news. It is also
+// news if the process has ended meanwhile.
 func (t *told) note(of pidfd.Process, held string) (news bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -103,8 +103,8 @@ func (t *told) note(of pidfd.Process, held string) (news bool) {
 	return news
 }
 
-// holding returns what keeps a process from its end that was told to; "" where none was, or where
-// that is not known.
+// holding returns the reason why a process that was told to end has not ended; "" if there is no
+// such process, or if the reason is unknown.
 func (t *told) holding() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -120,8 +120,8 @@ func (p *processes) kill(u *unit, send func() error) error {
 	return err
 }
 
-// insist does all that can be done for the end of the process of u, if it was told to end, and if that
-// is due. It is called every second by whatever waits for that end.
+// insist does all that can be done for the end of the process of u, if it was told to end, and if
+// that is due. Waits for that end call it every second.
 func (p *processes) insist(ctx context.Context, u *unit) {
 	if p.ended(u) {
 		u.told.forget()
@@ -142,28 +142,28 @@ func (p *processes) insist(ctx context.Context, u *unit) {
 	}
 }
 
-// force does all that can be done for the end of the process of u. held says what has kept it from
-// its end so far.
+// force does all that can be done for the end of the process of u. held is the reason why it had
+// not ended so far.
 func (p *processes) force(ctx context.Context, u *unit) (held string, err error) {
 	proc := u.process()
 	switch p.observe(u) {
 	case processAlive:
 		return p.cgroups.Force(proc.Cgroup, proc.Process)
 	case processUnreachable:
-		return fmt.Sprintf("the kernel cannot say whether process %d lives", proc.Pid), nil
+		return fmt.Sprintf("the kernel cannot tell whether process %d lives", proc.Pid), nil
 	case processUnknown:
 		ctx, cancel := context.WithTimeout(ctx, forceAfter) // the caller has others to look at
 		defer cancel()
-		return "its shim does not say that it has ended", absent(u.workload.Kill(ctx, unix.SIGKILL))
+		return "its shim has not reported its end", absent(u.workload.Kill(ctx, unix.SIGKILL))
 	case processGone:
 	}
 	return "nothing: it has ended, and no witness has said so yet", nil
 }
 
-// errHeld says that a process was killed and has not ended.
+// errHeld means that a process was killed and has not ended.
 var errHeld = errors.New("it was killed and has not ended")
 
-// heldError adds to an error what keeps the process of u from its end, if anything does.
+// heldError adds to an error the reason why the process of u has not ended, if there is one.
 func heldError(u *unit, err error) error {
 	if held := u.told.holding(); held != "" && err != nil {
 		return fmt.Errorf("%w: %s: %w", errHeld, held, err)
@@ -172,7 +172,7 @@ func heldError(u *unit, err error) error {
 }
 
 // insisting calls [processes.insist] every second while wait waits for the end of the process of u,
-// and returns what wait returns.
+// and returns wait's error.
 func (p *processes) insisting(ctx context.Context, u *unit, wait func(ctx context.Context) error) error {
 	done := make(chan error, 1) // wait ends with ctx
 	go func() { done <- wait(ctx) }()

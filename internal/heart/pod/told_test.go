@@ -148,7 +148,7 @@ func TestACallDoesNotWaitForEverForAVirtualMachine(t *testing.T) {
 				time.AfterFunc(500*time.Millisecond, func() { b.Hold("kill-task", c) })
 			}
 			err := b.StopContainer(t.Context(), c, 0)
-			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "its shim does not say") || time.Since(began) > 32*time.Second {
+			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "its shim has not reported") || time.Since(began) > 32*time.Second {
 				t.Errorf("returned after %v: %v", time.Since(began), err)
 			}
 			if kills := b.Calls("kill-task", c); kills < 8 {
@@ -242,7 +242,7 @@ func TestAKillThatReachedNobodyIsNotWaitedFor(t *testing.T) {
 		b = restart(t, b.World, b.kill())
 		began := time.Now()
 		err := b.StopPodSandbox(t.Context(), p)
-		if err == nil || !strings.Contains(err.Error(), "the kernel cannot say") || time.Since(began) > time.Second {
+		if err == nil || !strings.Contains(err.Error(), "the kernel cannot tell") || time.Since(began) > time.Second {
 			t.Errorf("returned after %v: %v", time.Since(began), err)
 		}
 		lift()

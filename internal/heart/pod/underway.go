@@ -10,8 +10,8 @@ import (
 // underway is the creation or the start of a unit that is in flight.
 type underway struct {
 	mu    sync.Mutex
-	start attempt                 // of a container; the record says more of it
-	end   context.CancelCauseFunc // ends what is in flight; nil: nothing is
+	start attempt                 // of a container; the record has more of it
+	end   context.CancelCauseFunc // ends the call in flight; nil if there is none
 }
 
 // attempt returns the start of the container, as it is now.
@@ -28,7 +28,7 @@ func (w *underway) move(to stage) {
 	w.start = w.start.move(to)
 }
 
-// setSpare says whether there may be a view that was made to renew the writable layer.
+// setSpare sets whether there may be a view that was made to renew the writable layer.
 func (w *underway) setSpare(may bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

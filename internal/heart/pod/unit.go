@@ -26,9 +26,9 @@ import (
 // [record.change] is the only way from one phase to the next. From CREATED to RUNNING a start has
 // stages of its own, which are drawn at [attempt].
 type unit struct {
-	record   // what is durable
+	record   // the durable part
 	underway // the creation or the start in flight
-	live     // what runs
+	live     // the running part
 
 	sandbox   *state.Sandbox
 	container *state.Container
@@ -38,15 +38,16 @@ type unit struct {
 	workload  workload
 	createdAt int64 // in nanoseconds since the epoch
 
-	// item is what lists contain of u, for as long as it says what is true: package cri encodes an
-	// item once that it has seen before.
+	// item is the list item of u for as long as it is current: package cri encodes an item it has
+	// seen before only once.
 	item atomic.Pointer[listItem]
-	// task is held by what works on the unit's task: its making, its start, its deletion, or the
+	// task is held during work on the unit's task: its creation, its start, its deletion, or the
 	// comparison of the record with containerd.
 	task gate
-	// listening says that the task witness waits for the task, so that each unit has one at most.
+	// listening is set while the task witness waits for the task, so that each unit has one wait at
+	// most.
 	listening atomic.Bool
-	// unopened says that there may be stdio of an earlier berth, which could not be opened yet.
+	// unopened is set if there may be stdio of an earlier berth that could not be opened yet.
 	unopened atomic.Bool
 
 	removed  lane.Event // the record is deleted and the name is free
@@ -97,7 +98,7 @@ func (u *unit) isPinned() bool { return u.isSandbox() && u.sandbox.Pinned }
 // restored reports whether u is a container that is restored from a checkpoint.
 func (u *unit) restored() bool { return !u.isSandbox() && u.container.Checkpoint != nil }
 
-// adopted returns what the runtime before berth has made for u; nil: berth has made u.
+// adopted returns the objects that the previous runtime made for u; nil if berth made u.
 func (u *unit) adopted() *state.Adopted {
 	if u.isSandbox() {
 		return u.sandbox.Adopted
@@ -121,25 +122,26 @@ func (u *unit) endedPhase() state.Phase {
 	return state.Exited
 }
 
-// runs reports whether the last durable status says that the unit's process runs.
+// runs reports whether the unit's process runs, according to the last durable status.
 func (u *unit) runs() bool { return u.now().Phase == u.runningPhase() }
 
 // visible reports whether clients see u: not while it is being made, and not a container whose
-// making was given up. Nobody has its ID, and a kubelet that saw it would take it for a program
-// that has ended. A sandbox without a container says nothing of the kind, and may be removed by
-// hand.
+// making was given up. The client does not have its ID, and a kubelet that saw it would take it for
+// a program that has ended. A sandbox without a container causes no such confusion, and may be
+// removed by hand.
 func (u *unit) visible() bool {
 	st := u.now()
 	return st.Phase != state.Creating && (u.isSandbox() || st.Undone == "")
 }
 
-// moveAsRecorded moves the start of u to the stage that its record says.
+// moveAsRecorded moves the start of u to the stage in its record.
 func (u *unit) moveAsRecorded() { u.move(recorded(u.now(), u.begun())) }
 
-// begun reports whether a start has left stdio, or may have: what could not be opened may be there.
+// begun reports whether a start has left stdio, or may have, because stdio that could not be opened
+// may exist.
 func (u *unit) begun() bool { return u.stdio() != nil || u.unopened.Load() }
 
-// giveUp gives up the start of u. The end of its process is what the settle waits for.
+// giveUp gives up the start of u. The settle then waits for the end of its process.
 func (u *unit) giveUp(why error) {
 	u.evidence.giveUp(why) // first: the reason is known where the stage is seen
 	u.move(stageGivenUp)
@@ -154,8 +156,8 @@ func (u *unit) markTakingBack() error {
 	})
 }
 
-// keepStart records that the start of u is not taken back after all: what its process does counts.
-// It changes nothing for a start that nobody takes back.
+// keepStart records that the start of u is not taken back after all, so that the end of its process
+// is an exit. It changes nothing for a start that is not being taken back.
 func (u *unit) keepStart() error {
 	if err := u.change(func(st *state.Status) bool {
 		was := st.TakingBack

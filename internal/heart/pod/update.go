@@ -20,7 +20,7 @@ import (
 	"berth/internal/host/spec"
 )
 
-// updater brings what containers may use to what the record wants.
+// updater brings the resources of containers to the values that their records want.
 //
 //	                 ┌─────────── refused ───────────┐
 //	                 ▼                               │
@@ -60,7 +60,8 @@ func (x *updater) update(ctx context.Context, u *unit, r *runtimeapi.LinuxContai
 	var kept bool // a running container keeps its oom_score_adj
 	err := u.changeFor(ctx, func(st *state.Status) bool {
 		var next *state.Resources
-		if st.Phase == state.Created { // what runs keeps the limits that it has: see plan
+		// the running container keeps the limits that it has: see plan
+		if st.Phase == state.Created {
 			if r, degraded, refused = spec.KeptPages(x.host, r); refused != nil {
 				return false
 			}
@@ -108,8 +109,8 @@ func (x *updater) update(ctx context.Context, u *unit, r *runtimeapi.LinuxContai
 	}
 }
 
-// plan returns what the record is to say after the change r; nil when it does not change. It
-// reports whether the request wants another oom_score_adj of a process that runs.
+// plan returns the new record after the change r; nil if it does not change. It reports whether the
+// request wants another oom_score_adj of a process that runs.
 func (x *updater) plan(u *unit, st *state.Status, r *runtimeapi.LinuxContainerResources) (next *state.Resources, kept bool, err error) {
 	switch {
 	case st.Removing:
@@ -148,8 +149,8 @@ func (x *updater) plan(u *unit, st *state.Status, r *runtimeapi.LinuxContainerRe
 	}, kept, nil
 }
 
-// samePages refuses other hugepage limits than those of a container that runs: OCI runtimes do not
-// change them, and a limit that is not kept must not be reported.
+// samePages refuses a change of a running container's hugepage limits: OCI runtimes do not apply
+// it, and a limit that is not in effect must not be reported.
 func samePages(now, change *runtimeapi.LinuxContainerResources) error {
 	have := map[string]uint64{}
 	for _, l := range now.GetHugepageLimits() {
@@ -170,8 +171,8 @@ func pending(st *state.Status) bool {
 	return st.Resources != nil && st.Resources.Wanted != nil && !st.Phase.Ended()
 }
 
-// apply makes one attempt to bring u to what its record wants. It is idempotent: what an earlier
-// attempt has done already is done again.
+// apply makes one attempt to bring u to the state that its record wants. It is idempotent: it
+// repeats the steps of an earlier attempt.
 func (x *updater) apply(ctx context.Context, u *unit) error {
 	err := x.attempt(ctx, u)
 	x.mu.Lock()
@@ -225,9 +226,9 @@ func (x *updater) carryOut(ctx context.Context, u *unit, st *state.Status, versi
 	return x.confirm(u, version, degraded)
 }
 
-// takeBack brings the container back to what it had before a version that the OCI runtime refused:
-// a runtime may have set a part of it before it came to what the kernel does not take. The error is
-// one after which the attempt is to be repeated.
+// takeBack restores the container's resources from before a version that the OCI runtime refused: a
+// runtime may have set a part of it before the kernel refused the rest. The error is one after
+// which the attempt is to be repeated.
 func (x *updater) takeBack(ctx context.Context, u *unit, version *state.Resources) error {
 	r, err := spec.RestoredResources(x.host, u.container.Config.GetLinux().GetResources(), limits(version.Applied), limits(version.Wanted))
 	if err == nil {
@@ -241,7 +242,7 @@ func (x *updater) takeBack(ctx context.Context, u *unit, version *state.Resource
 	return nil
 }
 
-// beforeStart puts what the record wants into the specification that u will start with, while u is
+// beforeStart puts the recorded resources into the specification that u will start with, while u is
 // CREATED. u.task must be held.
 func (x *updater) beforeStart(ctx context.Context, u *unit) error {
 	st := u.now()
@@ -284,8 +285,8 @@ func checked(r *specs.LinuxResources) *specs.LinuxResources {
 	return &out
 }
 
-// rewrite changes the specification of the container's object: what it starts with, and where
-// others read what it has.
+// rewrite changes the specification of the container's object, which a start uses and other
+// programs read.
 func (x *updater) rewrite(ctx context.Context, u *unit, r *specs.LinuxResources, oomScore int64) error {
 	s, err := x.objects.Spec(ctx, u.id)
 	if err != nil {
@@ -298,7 +299,7 @@ func (x *updater) rewrite(ctx context.Context, u *unit, r *specs.LinuxResources,
 	return x.objects.UpdateSpec(ctx, u.id, s)
 }
 
-// confirm records that what r wants is in effect.
+// confirm records that the values r wants are in effect.
 func (x *updater) confirm(u *unit, r *state.Resources, degraded []spec.Degraded) error {
 	if err := x.conclude(u, r, r.Wanted); err != nil {
 		return err // the next attempt does it again
@@ -309,7 +310,7 @@ func (x *updater) confirm(u *unit, r *state.Resources, degraded []spec.Degraded)
 	return nil
 }
 
-// refuse records that what r wants cannot be: the container keeps what it has.
+// refuse records that the values r wants are impossible: the container keeps its current ones.
 func (x *updater) refuse(u *unit, r *state.Resources, why error) error {
 	if errdefs.IsNotFound(why) {
 		why = fmt.Errorf("containerd has no task of it: it is ending, or its shim has died: %w", errdefs.ErrFailedPrecondition)
@@ -391,7 +392,7 @@ func (x *updater) lastError(id string) error {
 	return x.last[id]
 }
 
-// enqueue notes what a version that is being recorded changes.
+// enqueue notes the change of a version that is being recorded.
 func (x *updater) enqueue(u *unit, st *state.Status, version uint64, r *runtimeapi.LinuxContainerResources) {
 	change := proto.CloneOf(r)
 	if st.Phase == state.Running { // see plan
@@ -411,8 +412,8 @@ func (x *updater) enqueue(u *unit, st *state.Status, version uint64, r *runtimea
 	u.queued = list
 }
 
-// oldest returns the oldest version that is not concluded. It is the newest one, which contains all
-// others, if their changes are not known apart.
+// oldest returns the oldest version that is not concluded. If the changes are not known apart, it
+// is the newest one, which contains all others.
 func (x *updater) oldest(u *unit, newest *state.Resources) *state.Resources {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -427,8 +428,8 @@ func (x *updater) oldest(u *unit, newest *state.Resources) *state.Resources {
 	}
 }
 
-// behind returns what the versions behind one make of the resources applied. It returns nil if
-// their changes are not known apart.
+// behind returns the applied resources plus the changes of the versions behind one. It returns nil
+// if their changes are not known apart.
 func (x *updater) behind(u *unit, version, newest uint64, applied *state.Limits) *state.Limits {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -444,7 +445,7 @@ func (x *updater) behind(u *unit, version, newest uint64, applied *state.Limits)
 	return &state.Limits{Linux: wanted}
 }
 
-// dequeue forgets the versions up to one, which is concluded.
+// dequeue forgets the versions up to one that is concluded.
 func (x *updater) dequeue(u *unit, version uint64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

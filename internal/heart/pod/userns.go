@@ -51,8 +51,8 @@ type owner struct {
 }
 
 // ownerOf opens the user namespace of the sandbox u, which its network namespace keeps. It has a
-// path for as long as it is open, which is until the OCI runtime has joined it: from then on the
-// sandbox's process is in it.
+// path for as long as it is open, until the OCI runtime has joined it: from then on the sandbox's
+// process is in it.
 func (n *userNamespaces) ownerOf(u *unit) (owner, error) {
 	if _, ok := spec.UserNamespace(u.sandbox.Config); !ok || u.sandbox.NetNS == "" {
 		return owner{}, nil
@@ -61,7 +61,7 @@ func (n *userNamespaces) ownerOf(u *unit) (owner, error) {
 	if err != nil {
 		return owner{}, err
 	}
-	// runc takes any path that begins with /proc/PID for /proc/PID/ns/user, and would compare the
+	// runc treats any path that begins with /proc/PID as /proc/PID/ns/user, and would compare the
 	// mappings with those of this process. It does not with a dot before it.
 	return owner{file: f, path: fmt.Sprintf("/./proc/%d/fd/%d", os.Getpid(), f.Fd())}, nil
 }

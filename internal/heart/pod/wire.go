@@ -10,8 +10,8 @@ import (
 	"berth/internal/heart/state"
 )
 
-// Ports is everything that the controller works on. All fields are required, except where a
-// comment says otherwise.
+// Ports is everything that the controller works on. All fields are required, except for those whose
+// comment allows nil.
 type Ports struct {
 	Runtime Runtime
 	Kernel  Kernel
@@ -28,8 +28,8 @@ type Ports struct {
 	// Labels may be nil: the host does not have SELinux.
 	Labels Labels
 	// UserNamespaces returns nil if a handler can give pods a user namespace of their own: its
-	// runtime, its snapshotter and the kernel map owners. Otherwise the error says what is missing.
-	// It may be nil: no handler can.
+	// runtime, its snapshotter and the kernel map owners. Otherwise the error names the missing
+	// part. It may be nil: no handler can.
 	UserNamespaces func(ctx context.Context, handler string) error
 	// SandboxShim reports whether the shim of a handler can serve a pod without a process. It may
 	// be nil: none can, and each sandbox has a pause process.

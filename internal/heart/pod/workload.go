@@ -9,12 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// workload is what runs for a unit: the task of a container, or the process (or the virtual
-// machine) of a sandbox. It is chosen once, when the unit is made. Errors are those of [Runtime].
+// workload is the running part of a unit: the task of a container, or the process (or the virtual
+// machine) of a sandbox. It is chosen once, when the unit is made. It returns the errors of
+// [Runtime].
 type workload interface {
-	// Kill sends a signal to the init process. A sandbox is ended whatever the signal is.
+	// Kill sends a signal to the init process. Every signal ends a sandbox.
 	Kill(ctx context.Context, sig unix.Signal) error
-	// Wait returns when the init process ended, with what the shim measured.
+	// Wait returns the shim's measurement when the init process has ended.
 	Wait(ctx context.Context) (TaskState, error)
 	State(ctx context.Context) (TaskState, error)
 	// Delete gives back the task or the sandbox, and its shim if that served nothing else.

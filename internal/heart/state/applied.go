@@ -10,10 +10,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Applied is what a container was made with, as its OCI specification has it. It may differ from
-// what was asked for: the image names the user, plug-ins change the specification, and the host
-// lacks a controller. It is recorded with the creation, so that a status does not depend on
-// containerd.
+// Applied holds the values a container was made with, from its OCI specification. They may differ
+// from the request: the image names the user, plug-ins change the specification, and the host lacks
+// a controller. It is recorded with the creation, so that a status does not depend on containerd.
 type Applied struct {
 	User      *runtimeapi.LinuxContainerUser
 	Resources *runtimeapi.LinuxContainerResources
@@ -42,7 +41,7 @@ func (a Applied) MarshalJSON() ([]byte, error) {
 	return json.Marshal(d)
 }
 
-// UnmarshalJSON decodes what MarshalJSON has encoded.
+// UnmarshalJSON decodes the output of MarshalJSON.
 func (a *Applied) UnmarshalJSON(b []byte) error {
 	var d appliedOnDisk
 	if err := json.Unmarshal(b, &d); err != nil {

@@ -95,9 +95,8 @@ type commit struct {
 // record that does not exist, as after its deletion, and errdefs.ErrUnavailable if the disk did not
 // take it: see [Store.NotWritten].
 //
-// Calls at the same time share a transaction, which is one record of the journal: one of them leads
-// it and writes for all that wait, then makes the first of those that came meanwhile the next
-// leader.
+// Concurrent calls share a transaction, which is one record of the journal: one of them leads it
+// and writes for all that wait, then makes the first of those that came meanwhile the next leader.
 func (s *Store) Commit(changes ...Change) error {
 	c := &commit{done: make(chan error, 1), lead: make(chan struct{}, 1)}
 	for _, ch := range changes {
@@ -133,7 +132,7 @@ func (s *Store) Commit(changes ...Change) error {
 
 	s.mu.Lock()
 	if len(s.mu.waiting) > 0 {
-		s.mu.waiting[0].lead <- struct{}{} // nobody writes for others for ever
+		s.mu.waiting[0].lead <- struct{}{} // so that no call writes for others for ever
 	} else {
 		s.mu.leading = false
 	}
@@ -177,12 +176,12 @@ const dieTimeout = time.Second
 
 // die ends the process with the stack of a panic. It does not return, so the commits that wait stay
 // waiting: nothing may be written any more. It does not leave that to the Go runtime, which would
-// wait for ever for a standard error that nobody reads.
+// wait for ever if standard error is not read.
 func die(p any, stack []byte) {
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
-		// Not os.Stderr: what is written there may be on its way when the process ends.
+		// Not os.Stderr, because its buffered output may be lost when the process ends.
 		_, _ = fmt.Fprintf(os.NewFile(2, "stderr"), "panic: commit state: %v\n\n%s", p, stack)
 	}()
 	select {
@@ -192,7 +191,7 @@ func die(p any, stack []byte) {
 	os.Exit(2) // as after any panic
 }
 
-// transaction writes what is not refused and sets the error of what is.
+// transaction writes the commits that are valid, and sets the error of those that are not.
 func (s *Store) transaction(batch []*commit) error {
 	var staged []entry
 	err := s.db.View(func(tx *bbolt.Tx) error {
@@ -224,11 +223,11 @@ type name struct {
 	id   string
 }
 
-// view is what is committed, and staged to be committed.
+// view is the committed state together with the staged changes.
 type view struct {
 	tx     *bbolt.Tx
 	log    *log
-	staged map[name]bool // whether the record exists by what is staged
+	staged map[name]bool // whether the record exists after the staged changes
 }
 
 func (v view) exists(n name) bool {
@@ -241,8 +240,8 @@ func (v view) exists(n name) bool {
 	return v.tx.Bucket(n.kind.bucket()).Get(intentKey(n.id)) != nil
 }
 
-// stage returns what a commit writes. It refuses a commit with a status that no intent belongs to,
-// and one that the database could not take, before any of it is written.
+// stage returns the entries that a commit writes. It refuses, before anything is written, a commit
+// with a status that no intent belongs to, or one that is too large for the database.
 func (v view) stage(c *commit) (entries []entry, err error) {
 	exists := map[name]bool{} // by the earlier writes of this commit
 	for _, w := range c.writes {

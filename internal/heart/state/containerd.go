@@ -15,8 +15,8 @@ import (
 	"berth/internal/base/wholefile"
 )
 
-// Containerd says which containerd has what the records name. It is in a file of its own, so that
-// an operator can remove it.
+// Containerd identifies the containerd that has the recorded objects. It is in a file of its own,
+// so that an operator can remove it.
 type Containerd struct {
 	UUID string `json:"uuid"`
 	Boot string `json:"boot"` // during which berth has worked with it last
@@ -28,8 +28,8 @@ type Containerd struct {
 // ContainerdFile returns the path of the file in the directory of the records.
 func ContainerdFile(root string) string { return filepath.Join(root, "containerd.json") }
 
-// ReadContainerd returns what is on record; zero if nothing is. errdefs.ErrDataLoss says that the
-// file was read, and is damaged. After any other error nobody knows what it says.
+// ReadContainerd returns the recorded containerd; zero if there is none. errdefs.ErrDataLoss means
+// that the file was read, and is damaged. After any other error its content is unknown.
 func ReadContainerd(root string) (c Containerd, err error) {
 	b, err := os.ReadFile(ContainerdFile(root))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -46,8 +46,8 @@ func ReadContainerd(root string) (c Containerd, err error) {
 	return c, nil
 }
 
-// Meets returns an error, which says what to do, if pods and containers are on record that c has,
-// and is is another containerd: it knows none of them. After a reboot nothing of them runs, and any
+// Meets returns an error with a remedy if pods and containers are on record that c has, and is is
+// another containerd, which does not know them. After a reboot nothing of them runs, and any
 // containerd is met. So is one that is not known, as c or as is.
 func (c Containerd) Meets(is Containerd, root string, units int) error {
 	if c.UUID == "" || is.UUID == "" || c.UUID == is.UUID || c.Boot != is.Boot || units == 0 {

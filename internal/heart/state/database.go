@@ -19,16 +19,16 @@ import (
 //
 //   - bbolt maps the file anew when it grows, and takes the old mapping away first. If the new one
 //     fails, for want of memory for example, bbolt refuses every transaction from then on.
-//   - A file on a disk that can only be read is opened for reading. Records that can only be read are
-//     served, and the first transaction that writes after the disk can be written opens the file
-//     for writing.
+//   - A file on a disk that can only be read is opened for reading. Records that can only be read
+//     are served, and the first transaction that writes after the disk can be written opens the
+//     file for writing.
 //
 // The file is locked as long as it is open, and not while it is opened again. If another berth has
-// written to it meanwhile, it stays closed: what this one has in memory is not true any more.
+// written to it meanwhile, it stays closed, because the records in this one's memory are outdated.
 type database struct {
 	path     string
 	openFile opener
-	// mapFlags are for mmap(2). It is the door through which tests make that fail.
+	// mapFlags are for mmap(2). Tests make it fail by changing them.
 	mapFlags int
 	// last is the ID of the last transaction that was tried, or that the file had when it was opened.
 	last atomic.Int64
@@ -52,7 +52,7 @@ func openDatabase(path string, openFile opener) (*database, error) {
 	return d, nil
 }
 
-// open opens the file. d.mu is held for writing, or nobody else knows d.
+// open opens the file. d.mu is held for writing, or d is not shared yet.
 func (d *database) open() (err error) {
 	d.readOnly = nil
 	d.db, err = bbolt.Open(d.path, 0o600, d.options(d.openFile))
@@ -95,7 +95,7 @@ func (d *database) openForReading() (err error) {
 	}
 	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil { //nolint:gosec // a descriptor
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = berrors.ErrTimeout // as bbolt says it
+			err = berrors.ErrTimeout // the error that bbolt returns
 		}
 		return errors.Join(err, d.db.Close())
 	}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package state keeps the records: one for each pod sandbox and container, on disk. A record says
-// what was asked for (the intent), how far its life has come (the status) and what it still holds
-// outside berth (the holds).
+// Package state keeps the records: one for each pod sandbox and container, on disk. A record
+// contains the request (the intent), how far its life has come (the status) and the objects that it
+// still holds outside berth (the holds).
 //
 // # Use
 //
@@ -21,22 +21,22 @@
 //     record, and none gets the error of another.
 //   - A status is written only for a record that exists: a status that lost a race against the
 //     deletion of its record is refused with errdefs.ErrNotFound.
-//   - A record that cannot be read does not keep the others from loading. [Store.Load] returns what
-//     is readable of it, and it can be deleted like any other.
+//   - A record that cannot be read does not keep the others from loading. [Store.Load] returns its
+//     readable fields, and it can be deleted like any other.
 //   - A database is refused by name if a newer berth wrote it ([ErrNewer]), if another berth has it
 //     open ([ErrInUse]), or if its file is one of something else, or damaged and on a disk that
 //     cannot be written ([ErrDamaged]).
-//   - One bit that was changed in a file is put right. Of what is damaged further all that can be
-//     read is loaded, no record is another one, and the rest is named: see [Salvage].
-//   - What was closed is in berth.db alone, and berths that know no journal read it.
+//   - One bit that was changed in a file is put right. If the damage is larger, everything readable
+//     is loaded, no record is taken for another, and the rest is named: see [Salvage].
+//   - After Close everything is in berth.db, and berths that know no journal read it.
 //   - Records on a disk that can only be read are loaded. Commits fail with errdefs.ErrUnavailable
 //     then, as they do after any error of the disk, and succeed once the disk can be written:
-//     nothing has to be opened again by the caller. [Store.NotWritten] says whether they fail, at
-//     once and from memory, and [Store.Watch] finds out, also where nobody commits.
+//     nothing has to be opened again by the caller. [Store.NotWritten] reports whether they fail,
+//     at once and from memory, and [Store.Watch] finds out, even without commits.
 //
 // # Never
 //
-// It knows nothing of CRI calls, containerd or processes: package pod decides what a record says.
+// It does not know CRI calls, containerd or processes: package pod decides the content of a record.
 // It caches nothing, since readers are served from pod's memory. It writes no log.
 //
 // # Panics
@@ -52,25 +52,25 @@
 // JSON. CRI messages in it are protobuf, except the resources of updates, which are JSON by the
 // names of their fields.
 //
-// Each value ends with a checksum (seal.go), and the bucket meta has one of itself and the sum of
-// those of all records, so that neither a value nor a page of an earlier transaction is taken for
-// another. Before bbolt opens the file, Open reads it page by page without it (pages.go), because
-// bbolt panics at what it cannot read, and writes a damaged one anew (salvage.go). The ID of the
-// owner is in berth.owner as well.
+// Each value ends with a checksum (seal.go), and the bucket meta has its own checksum and the sum
+// of those of all records, so that neither a value nor a page of an earlier transaction is taken
+// for another. Before bbolt opens the file, Open reads it page by page without it (pages.go),
+// because bbolt panics at an unreadable page, and writes a damaged one anew (salvage.go). The ID of
+// the owner is in berth.owner as well.
 //
-// A transaction of bbolt's costs two fdatasyncs: one for the pages it wrote, one for the page that
-// makes them the valid ones. Neither can be left out: a crash between the two is harmless only
-// because of their order. So a commit does not wait for one. It is one synchronous write of a
-// record to the file berth.journal, whose size never changes, and what it says is served from
-// memory. The journal has two halves. When one is full the commits go on in the other, and what the
-// full one has goes into the database in one transaction beside them. A commit waits for that only
-// when the other half is full as well by then.
+// A bbolt transaction costs two fdatasyncs: one for the pages it wrote, one for the page that makes
+// them valid. Neither can be left out: a crash between the two is harmless only because of their
+// order. So a commit does not wait for one. It is one synchronous write of a record to the file
+// berth.journal, whose size never changes, and its entries are served from memory. The journal has
+// two halves. When one is full the commits go on in the other, and the entries of the full one go
+// into the database in one transaction beside them. A commit waits for that only when the other
+// half is full as well by then.
 //
 // A record has a number and a checksum, and begins at a block of its own. Open takes the records
 // whose numbers follow, one by one, the number up to which the database has them, wherever in the
 // journal they are. A record that is not whole was being written when power was cut, and was never
 // answered for. If one of a higher number is whole, a record that was committed is damaged, and
-// Open says so and goes on with the others, which it brings into the database at once.
+// Open reports that and goes on with the others, which it brings into the database at once.
 //
 // A commit that the journal does not take, since it is full or its disk fails, goes into the
 // database, together with all that only the journal has; where that fails too, the commit does.

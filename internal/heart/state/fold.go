@@ -25,19 +25,19 @@ var (
 	keyFolded = []byte("journal-folded")
 )
 
-// log is what was committed since the database was written last.
+// log holds the commits since the database was last written.
 //
 //	closed ── the first commit goes into the database, and begins an epoch ──▶ open
 //	  ▲                                                                         │
 //	  └────────────── Close brings what is pending into the database ───────────┘
 //
 // While it is open, a commit is a record in one half of the journal. When that half is full it is
-// sealed: the commits go on in the other half, while what the sealed one has goes into the database
-// beside them (it is folded). So a commit waits for a fold only if a whole half is filled
-// meanwhile. What the journal cannot take (both halves are full, the record is larger than a half,
-// or its disk fails) goes into the database together with all that is sealed and pending. A journal
-// whose disk failed is tried again after a while, once all that was tried is in the database: so no
-// record follows one of which nobody knows whether it is on disk.
+// sealed: the commits go on in the other half, while the entries of the sealed one go into the
+// database beside them (it is folded). So a commit waits for a fold only if a whole half is filled
+// meanwhile. If the journal cannot take a commit (both halves are full, the record is larger than a
+// half, or its disk fails), it goes into the database together with all sealed and pending entries.
+// A journal whose disk failed is tried again after a while, once all that was tried is in the
+// database: so no record follows one that may or may not be on disk.
 type log struct {
 	journal *journal // nil: there is none, and every commit goes into the database
 	open    bool
@@ -46,10 +46,10 @@ type log struct {
 	retryAt time.Time // when it is written again, if it is broken
 	number  uint64    // of the last record, written or tried
 	folded  uint64    // of the last record that is known to be in the database
-	pending values    // what the half that is written has and the database has not
+	pending values    // entries that are in the current half and not in the database
 	sealed  values    // the same of the other half; nil: all of that is in the database
 	seal    uint64    // the number of the last record that is sealed
-	folding bool      // somebody is about to fold what is sealed
+	folding bool      // a goroutine is about to fold the sealed entries
 }
 
 // values are new values of keys; nil deletes a key.
@@ -66,7 +66,8 @@ func (v values) add(entries []entry) {
 	}
 }
 
-// get returns the value that a key has by what is not in the database, and whether it has one.
+// get returns the value of a key among the entries that are not in the database, and whether it has
+// one.
 func (l *log) get(key entryKey) (value []byte, ok bool) {
 	if value, ok = l.pending[key]; !ok {
 		value, ok = l.sealed[key]
@@ -102,16 +103,16 @@ func (l *log) close() error {
 	return j.Close()
 }
 
-// restore opens the journal and reads what is in it and not in the database. The journal of a
-// database that was closed has nothing to add, whatever it says. Then a journal that cannot be made
-// or opened is not an error: the store works without one. What can be read of a journal that is
-// damaged goes into the database at once, and the next commit begins it anew.
+// restore opens the journal and reads the entries that are not in the database. The journal of a
+// database that was closed is ignored. Then a journal that cannot be made or opened is not an
+// error: the store works without one. The readable entries of a damaged journal go into the
+// database at once, and the next commit begins the journal anew.
 func (s *Store) restore(openFile opener) error {
 	l := &s.log
 	l.pending = values{}
 	m, err := s.readMeta()
 	if errors.Is(err, ErrDamaged) {
-		s.salvage.Lost = append(s.salvage.Lost, fmt.Sprintf("%s: %v, and what is in its journal alone", s.path, err))
+		s.salvage.Lost = append(s.salvage.Lost, fmt.Sprintf("%s: %v, and the records that only its journal had", s.path, err))
 		m, err = meta{version: versionClosed}, nil
 	}
 	if err != nil {
@@ -127,7 +128,7 @@ func (s *Store) restore(openFile opener) error {
 	}
 	damage := Salvage{}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrDamaged) {
-		damage.Lost = append(damage.Lost, fmt.Sprintf("%s: %v, and what was committed last", s.path, err))
+		damage.Lost = append(damage.Lost, fmt.Sprintf("%s: %v, and the last commits", s.path, err))
 		j, err = openPart(path, openFile)
 	}
 	if err != nil {
@@ -165,8 +166,8 @@ func (s *Store) restore(openFile opener) error {
 	return nil
 }
 
-// renew brings what was read of a damaged journal into the database, and keeps the journal beside
-// it. If that fails, the next commit tries again.
+// renew brings the readable entries of a damaged journal into the database, and keeps the journal
+// beside it. If that fails, the next commit tries again.
 func (s *Store) renew(path string, openFile opener, damage Salvage) {
 	l := &s.log
 	s.salvage.Mended += damage.Mended
@@ -185,8 +186,8 @@ func (s *Store) renew(path string, openFile opener, damage Salvage) {
 	}
 }
 
-// openPart opens a journal that is not a whole one, for reading alone, as if it were: what is
-// missing of it is zero. One that is absent is empty.
+// openPart opens an incomplete journal for reading alone, as if it were complete: the missing part
+// is zero. One that is absent is empty.
 func openPart(path string, openFile opener) (*journal, error) {
 	b, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -195,7 +196,7 @@ func openPart(path string, openFile opener) (*journal, error) {
 	return &journal{device: part(append(b, make([]byte, journalSize)...)), path: path, openFile: openFile, readOnly: true}, nil
 }
 
-// part is what can be read of a journal.
+// part is the readable part of a journal.
 type part []byte
 
 func (p part) ReadAt(b []byte, at int64) (int, error) { return copy(b, p[at:]), nil }
@@ -209,7 +210,7 @@ func journalPath(db string) (string, error) {
 	return filepath.Join(filepath.Dir(db), "berth.journal"), err
 }
 
-// meta is what the database says about its journal.
+// meta is the database's information about its journal.
 type meta struct {
 	version int
 	open    bool // a journal belongs to it
@@ -233,15 +234,15 @@ func metaOf(tx *bbolt.Tx) (m meta, err error) {
 	}
 	n, err := hex.Decode(m.epoch[:], b.Get(keyEpoch)[:min(len(b.Get(keyEpoch)), 2*len(m.epoch))])
 	if err != nil || n != len(m.epoch) {
-		return m, fmt.Errorf("%w: it does not say which journal belongs to it", ErrDamaged)
+		return m, fmt.Errorf("%w: the ID of its journal is missing", ErrDamaged)
 	}
 	if m.folded, err = strconv.ParseUint(string(b.Get(keyFolded)), 10, 64); err != nil {
-		return m, fmt.Errorf("%w: it does not say how much of its journal is in it", ErrDamaged)
+		return m, fmt.Errorf("%w: the number of its last folded journal record is missing", ErrDamaged)
 	}
 	return m, nil
 }
 
-// put makes entries durable, and then part of what is committed. s.writing is held.
+// put makes entries durable, and then visible. s.writing is held.
 func (s *Store) put(entries []entry) error {
 	l := &s.log
 	if !l.takes() {
@@ -254,8 +255,8 @@ func (s *Store) put(entries []entry) error {
 		err = l.journal.append(l.number+1, payload)
 	}
 	if err != nil && !errors.Is(err, errFull) {
-		// The record may be on disk. Its number is used up: once what is committed instead is in
-		// the database under that number, the record does not count.
+		// The record may be on disk. Its number is used up: once another commit is in the database
+		// under that number, the record does not count.
 		l.broken, l.retryAt = true, time.Now().Add(journalRetry)
 		l.number++
 	}
@@ -281,8 +282,8 @@ func (s *Store) put(entries []entry) error {
 // errDone ends a transaction that has nothing to do.
 var errDone = errors.New("it is in the database")
 
-// foldBeside brings what is sealed into the database while nobody waits for it. If that fails, it
-// is tried again after the next commit.
+// foldBeside brings the sealed entries into the database while no commit waits for it. If that
+// fails, it is tried again after the next commit.
 func (s *Store) foldBeside() {
 	defer func() {
 		if p := recover(); p != nil {
@@ -291,10 +292,10 @@ func (s *Store) foldBeside() {
 	}()
 	l := &s.log
 	s.writing.Lock()
-	sealed, to := l.sealed, l.seal // which nobody changes any more
+	sealed, to := l.sealed, l.seal // immutable from here on
 	s.writing.Unlock()
 	err := s.db.Update(func(tx *bbolt.Tx) error {
-		// A commit may have folded everything meanwhile, what is newer included.
+		// A commit may have folded everything meanwhile, newer entries included.
 		if m, err := metaOf(tx); err != nil || !m.open || m.folded >= to {
 			return cmp.Or(err, errDone)
 		}
@@ -311,9 +312,9 @@ func (s *Store) foldBeside() {
 	}
 }
 
-// fold brings what is sealed and pending, and more, into the database, in one transaction. After it
-// the journal is empty. The first one begins an epoch, and one that closes ends it. With an error
-// nothing has changed. s.writing is held.
+// fold brings the sealed and pending entries, and more, into the database, in one transaction.
+// After it the journal is empty. The first one begins an epoch, and one that closes ends it. With
+// an error nothing has changed. s.writing is held.
 func (s *Store) fold(closing bool, more ...entry) error {
 	l := &s.log
 	if len(more) == 0 && !l.open {
@@ -367,7 +368,7 @@ func putFolded(tx *bbolt.Tx, number uint64) error {
 	return tx.Bucket(bucketMeta).Put(keyFolded, strconv.AppendUint(nil, number, 10))
 }
 
-// apply writes values, the later ones over the earlier ones, and what their checksums add up to.
+// apply writes values, the later ones over the earlier ones, and the sum of their checksums.
 func (s *Store) apply(tx *bbolt.Tx, all ...values) error {
 	sum := total(tx)
 	for _, v := range all {

@@ -10,22 +10,24 @@ import (
 )
 
 // Hold is a set of things that an object holds outside berth. A hold is committed before the thing
-// is made and struck off after it was released, so it says that the thing may exist: releasing what
-// is absent succeeds.
+// is made and struck off after it was released, so it means that the thing may exist: releasing an
+// absent thing succeeds.
 type Hold uint16
 
 const (
-	HoldTask      Hold = 1 << iota // the task, its process and the shim's record of it; of a sandbox without a process, its shim
-	HoldIO                         // stdio: FIFOs, the spool and the pump
-	HoldContainer                  // the container object in containerd
-	HoldSnapshot                   // the writable snapshot
-	HoldSandbox                    // the sandbox object in containerd's sandbox store
-	HoldNetwork                    // what CNI allocated
-	HoldNetNS                      // the pinned network namespace
-	HoldFiles                      // directories and mounts of berth's own
-	HoldViews                      // the views of images that are mounted as volumes, or that a pause process runs from
-	HoldPins                       // the pinned IPC and UTS namespaces of a sandbox without a process
-	HoldAdopted                    // what containerd's CRI plug-in has made for it and berth has no other hold for
+	// the task, its process and the shim's record of it; for a sandbox without a process, its shim
+	HoldTask      Hold = 1 << iota
+	HoldIO             // stdio: FIFOs, the spool and the pump
+	HoldContainer      // the container object in containerd
+	HoldSnapshot       // the writable snapshot
+	HoldSandbox        // the sandbox object in containerd's sandbox store
+	HoldNetwork        // the allocation of CNI
+	HoldNetNS          // the pinned network namespace
+	HoldFiles          // directories and mounts of berth's own
+	// the views of images that are mounted as volumes, or that a pause process runs from
+	HoldViews
+	HoldPins    // the pinned IPC and UTS namespaces of a sandbox without a process
+	HoldAdopted // objects of containerd's CRI plug-in that no other hold covers
 
 	holdAll = 1<<iota - 1
 )
@@ -35,7 +37,7 @@ var holdNames = []string{"task", "io", "container", "snapshot", "sandbox", "netw
 // Has reports whether all of x is held.
 func (h Hold) Has(x Hold) bool { return h&x == x && x != 0 }
 
-// Names lists what is held.
+// Names lists the holds in h.
 func (h Hold) Names() []string {
 	var names []string
 	for i, n := range holdNames {

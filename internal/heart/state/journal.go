@@ -21,12 +21,12 @@ import (
 
 const (
 	// journalSize is the size of the journal, which never changes, so that a write changes nothing
-	// but the blocks that it writes. Half of it is written while the other half is folded.
+	// but the blocks that it writes. One half of it is written while the other half is folded.
 	journalSize = 2 * halfSize
 	halfSize    = 256 << 10
-	// blockSize is what a record's length is rounded up to. No block is written again as long as
-	// its record counts: a write that a crash cuts off cannot damage a record that was committed
-	// before.
+	// blockSize is the unit to which a record's length is rounded up. No block is written again as
+	// long as its record counts: a write that a crash cuts off cannot damage a record that was
+	// committed before.
 	blockSize = 4096
 	magic     = "berthrec"
 )
@@ -41,8 +41,8 @@ type device interface {
 	Close() error
 }
 
-// epoch tells the records of one use of the journal from those of all earlier ones. It is random,
-// so that nothing in a payload can be taken for a record.
+// epoch distinguishes the records of one use of the journal from those of all earlier ones. It is
+// random, so that nothing in a payload can be taken for a record.
 type epoch [8]byte
 
 func (e epoch) form() frame.Form { return frame.Form{Magic: magic, Epoch: e} }
@@ -147,15 +147,15 @@ type record struct {
 	blocks  int64 // its length, in bytes
 }
 
-// recordAt returns the record at a place in b. It reports false when there is no whole one of this
+// recordAt returns the record at a place in b. It returns false if there is no whole one of this
 // epoch.
 func (e epoch) recordAt(b []byte, at int64) (record, bool) {
 	number, payload, ok := e.form().Read(b[at:])
 	return record{number, payload, at, int64(inBlocks(frame.Header + len(payload)))}, ok
 }
 
-// mendAt puts right one bit of what lies at a place in b, if that makes it a record of which each
-// value has its checksum.
+// mendAt flips one bit at a place in b, if that makes a record there of which each value has its
+// checksum.
 func (e epoch) mendAt(b []byte, at int64) (r record, ok bool) {
 	head := append([]byte(magic), e[:]...)
 	if distance(b[at:at+int64(len(head))], head) > 1 {
@@ -196,7 +196,7 @@ func (r record) isSealed() bool {
 
 // replay returns the records that follow number folded, in their order, and lets the journal go on
 // after the last of them. They are found by their numbers, wherever they are. A record that a crash
-// cut off is not one. What is damaged is put right if it is one bit, and said otherwise.
+// cut off is not one. Damage is repaired if it is one bit, and reported otherwise.
 func (j *journal) replay(folded uint64) (found []record, s Salvage, err error) {
 	b := make([]byte, journalSize)
 	if n, err := j.ReadAt(b, 0); err != nil && (!errors.Is(err, io.EOF) || n == 0) {
@@ -259,7 +259,7 @@ func encodeEntries(b []byte, entries []entry) []byte {
 	return b
 }
 
-// decodeEntries reads what encodeEntries has written.
+// decodeEntries decodes the output of encodeEntries.
 func decodeEntries(b []byte) (entries []entry, err error) {
 	field := func() []byte {
 		n, used := binary.Uvarint(b)

@@ -22,7 +22,7 @@ type Loaded struct {
 	Containers []ContainerRecord
 	// Damaged are the records that could not be read as a whole. They stay on disk.
 	Damaged []Damaged
-	// Salvage is what Open has done about damage.
+	// Salvage reports the damage that Open found and repaired.
 	Salvage Salvage
 	// Orphans are the keys of statuses that no intent belonged to. They were deleted, or will be by
 	// the next Load.
@@ -45,14 +45,14 @@ type ContainerRecord struct {
 type Damaged struct {
 	Kind Kind
 	ID   string
-	// Err says what could not be read.
+	// Err names the unreadable parts.
 	Err error
-	// Sandbox or Container, by Kind, is what could be read of the intent. Its ID is set and its
+	// Sandbox or Container, by Kind, holds the readable part of the intent. Its ID is set and its
 	// Config is not nil; any other field may be zero.
 	Sandbox   Sandbox
 	Container Container
-	// Status is what could be read of the status; any field may be zero. Holds is everything if the
-	// holds could not be read, since anything may exist then.
+	// Status holds the readable part of the status; any field may be zero. Holds is everything if
+	// the holds could not be read, since anything may exist then.
 	Status Status
 }
 
@@ -81,7 +81,7 @@ func (s *Store) Load() (Loaded, error) {
 	return all, nil
 }
 
-// merged returns what the database and the journal have of a kind.
+// merged returns the values of a kind in the database and the journal.
 func (l *log) merged(tx *bbolt.Tx, kind Kind) map[string][]byte {
 	all := map[string][]byte{}
 	_ = tx.Bucket(kind.bucket()).ForEach(func(k, v []byte) error {
@@ -153,7 +153,7 @@ func readContainer(id string, b []byte) (Container, error) {
 		err = fmt.Errorf("it names container %q", c.ID)
 	}
 	c.ID, c.Config = id, &runtimeapi.ContainerConfig{}
-	err = errors.Join(err, proto.Unmarshal(c.Raw, c.Config)) // keeps what comes before the damage
+	err = errors.Join(err, proto.Unmarshal(c.Raw, c.Config)) // keeps the fields before the damage
 	c.Raw = nil
 	return c, wrap("intent", err)
 }
@@ -165,7 +165,7 @@ func readSandbox(id string, b []byte) (Sandbox, error) {
 		err = fmt.Errorf("it names sandbox %q", s.ID)
 	}
 	s.ID, s.Config = id, &runtimeapi.PodSandboxConfig{}
-	err = errors.Join(err, proto.Unmarshal(s.Raw, s.Config)) // keeps what comes before the damage
+	err = errors.Join(err, proto.Unmarshal(s.Raw, s.Config)) // keeps the fields before the damage
 	s.Raw = nil
 	return s, wrap("intent", err)
 }

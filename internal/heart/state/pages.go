@@ -14,10 +14,10 @@ import (
 )
 
 // A file of bbolt's consists of pages. Pages 0 and 1 are its metas, which are written in turn: the
-// valid one of the higher transaction says where the root is. Each other page that is in use has
-// leaves or branches: a header (ID, flags, count, overflow), an element for each key, and the keys
-// and values, without a gap, in the order of the elements. So what a page says of itself is said
-// twice, and one bit of it that was flipped is found, and put right, by trying each.
+// valid one of the higher transaction points to the root. Each other page that is in use has leaves
+// or branches: a header (ID, flags, count, overflow), an element for each key, and the keys and
+// values, without a gap, in the order of the elements. So a page describes its layout twice, and a
+// flipped bit in it is found, and repaired, by trying each.
 //
 // The layout is bbolt's version 2 of its file, which has not changed since 2016. bbolt itself
 // panics at a page that it cannot read.
@@ -44,11 +44,11 @@ type pages struct {
 	links    []int    // where in b there is the number of a page
 	mended   int      // bits of pages that were put right
 	values   int      // bits of values that were put right, which bbolt does not look at
-	faults   []string // what could not be read
+	faults   []string // the unreadable parts
 	disorder bool     // a key is in the wrong place
 }
 
-// item is one element of a page, with what is between its key and the next one's.
+// item is one element of a page, with the bytes between its key and the next one's.
 type item struct {
 	key, value []byte
 	bucket     bool   // value is a bucket
@@ -135,7 +135,7 @@ func layout(b []byte, id uint64, size int) (items []item, leaf bool, err error) 
 			return nil, leaf, errors.New("its elements are not where they should be")
 		}
 		it.key, it.value = b[end:end+key:end+key], b[end+key:end+key+value:end+key+value]
-		if i == count-1 { // nothing says where it ends but its own length
+		if i == count-1 { // only its own length marks its end
 			limit := len(b)
 			if size > 0 {
 				limit = min(limit, size*(int(little.Uint32(b[12:]))+1))
@@ -166,7 +166,8 @@ func (p *pages) page(id uint64) (items []item, leaf bool, err error) {
 	if err == nil && (id != p.root || !slices.ContainsFunc(items, item.isNoBucket)) || len(b) < pageHeader {
 		return items, leaf, err
 	}
-	// Two bits can explain a border that is in the wrong place. The right one leaves what is whole.
+	// Two bits can explain a border that is in the wrong place. The right one leaves all items
+	// whole.
 	whole := func() bool {
 		items, leaf, err := layout(b, id, p.size)
 		return err == nil && leaf && !slices.ContainsFunc(items, func(it item) bool {
@@ -209,8 +210,8 @@ func (p *pages) walk(id uint64, each func(item)) {
 	}
 }
 
-// child returns the page that an element of a branch leads to, whose first key is that of the
-// element.
+// child returns the page that an element of a branch leads to. The first key of that page is the
+// element's key.
 func (p *pages) child(it *item) uint64 {
 	leads := func(id uint64) bool {
 		below, _, err := layout(p.at(id), id, p.size)
@@ -224,7 +225,7 @@ func (p *pages) child(it *item) uint64 {
 }
 
 // link returns the page that a number stands for, or the one of which the number differs by one
-// bit. The page itself may have to be put right: an earlier version of it is a page, too.
+// bit. The page itself may have to be repaired: an earlier version of it is a page, too.
 func (p *pages) link(id uint64, leads func(uint64) bool) (uint64, bool) {
 	if leads(id) {
 		return id, true
@@ -242,7 +243,7 @@ func (p *pages) link(id uint64, leads func(uint64) bool) (uint64, bool) {
 	return id, false
 }
 
-// bucket calls each for the items of a bucket, which is the value of an item.
+// bucket calls each for the items of a bucket, which is stored as the value of an item.
 func (p *pages) bucket(value []byte, each func(item)) {
 	if len(value) < pageHeader {
 		p.faults = append(p.faults, "a bucket is cut off")

@@ -40,9 +40,9 @@ type Process struct {
 	// Cgroup is the directory of the process's group: the memory controller's on cgroup v1, the
 	// unified hierarchy's on v2. Empty means that it is not known.
 	Cgroup string `json:"cgroup,omitempty"`
-	// PodOOMKills is how often the OOM killer had fired in the group above, which is the pod's,
-	// before the process ran, other than in containers that the pod had then. It is known only if
-	// PodOOMKillsKnown is set.
+	// PodOOMKills is how often the OOM killer had fired in the pod's group, the parent of the
+	// container's, before the process ran, other than in containers that the pod had then. It is
+	// known only if PodOOMKillsKnown is set.
 	PodOOMKills      uint64 `json:"podOOMKills,omitempty"`
 	PodOOMKillsKnown bool   `json:"podOOMKillsKnown,omitempty"`
 }
@@ -54,7 +54,7 @@ type Endpoint struct {
 	Version uint32 `json:"version"`
 }
 
-// Network is what CNI allocated for a sandbox.
+// Network is CNI's result for a sandbox.
 type Network struct {
 	IPs []string `json:"ips,omitempty"` // primary first
 	// Result is CNI's result, and Conf the configuration list that was used: DEL needs both.
@@ -71,35 +71,35 @@ type Status struct {
 	Process   Process   `json:"process,omitzero"`
 	// Exit is the settled exit. It is zero while the process lives.
 	Exit exit.Fact `json:"exit,omitzero"`
-	// Holds is what is still to be released.
+	// Holds lists the objects that are still to be released.
 	Holds Hold `json:"holds"`
-	// Stopping says that a stop of the sandbox was asked for: it takes no more containers, and its
-	// network is released once its process has ended. A stop that was cut off is not resumed;
-	// whoever asked for it asks again.
+	// Stopping is set if a stop of the sandbox was requested: it takes no more containers, and its
+	// network is released once its process has ended. A stop that was cut off is not resumed; its
+	// client repeats the request.
 	Stopping bool `json:"stopping,omitempty"`
-	// Removing says that a removal was asked for: everything is released once the process has
+	// Removing is set if a removal was requested: everything is released once the process has
 	// ended, and then the record is deleted. That goes on by itself, through a crash too.
 	Removing bool `json:"removing,omitempty"`
 	// SELinuxLabel is the label of the process, which stays allocated until the removal.
 	SELinuxLabel string `json:"selinuxLabel,omitempty"`
-	// Undone says why a creation was given up. It is empty if none was.
+	// Undone is the reason why a creation was given up. It is empty if none was.
 	Undone string `json:"undone,omitempty"`
-	// Network is what CNI allocated for a sandbox. It is nil for containers and for sandboxes in
-	// the host's network.
+	// Network is CNI's result for a sandbox. It is nil for containers and for sandboxes in the
+	// host's network.
 	Network *Network `json:"network,omitempty"`
 	// Endpoint is where the tasks of a sandbox are reached, if that is not the shim that containerd
 	// knows.
 	Endpoint Endpoint `json:"endpoint,omitzero"`
-	// Applied is what a container was made with. It is nil for sandboxes, for containers that are
-	// being made, and in records of an earlier berth.
+	// Applied holds the values a container was made with. It is nil for sandboxes, for containers
+	// that are being made, and in records of an earlier berth.
 	Applied *Applied `json:"applied,omitempty"`
-	// Resources is what an update has made of the resources of a container. It is nil if there was
+	// Resources holds the changes of a container's resources by updates. It is nil if there was
 	// none.
 	Resources *Resources `json:"resources,omitempty"`
-	// PodResources is what an update said of the resources of a sandbox. It is nil if there was
-	// none.
+	// PodResources holds the resources of a sandbox from an update. It is nil if there was none.
 	PodResources *PodResources `json:"podResources,omitempty"`
-	// Owner says whose an adopted sandbox is, with its containers. It is empty for what berth has made.
+	// Owner tells which program owns an adopted sandbox and its containers. It is empty for
+	// sandboxes that berth made.
 	Owner Owner `json:"owner,omitempty"`
 	// OOMKills is how often the OOM killer is known to have fired in the cgroup of a container, and
 	// OOMKilledAt when that was seen last. A container that runs has survived that.
@@ -109,32 +109,34 @@ type Status struct {
 	Start
 }
 
-// Start is what a record says of the start of a CREATED container, besides Process, so that the
-// next berth knows what to do about a start that was cut off. The zero value says nothing.
+// Start holds the progress of a CREATED container's start, besides Process, so that the next berth
+// knows how to treat a start that was cut off. The zero value means nothing is known.
 //
-// On disk its fields keep the names that they had before they were one type, so a record is the same
-// in both directions: after a downgrade, the older berth finishes what was begun. A berth that is
-// older than the fields takes a process that was ended while its start was taken back for one that
-// ended by itself, with code 137, and does not look for what a restore has left.
+// On disk its fields keep the names that they had before they were one type, so a record is the
+// same in both directions: after a downgrade, the older berth finishes a start that a newer one
+// began. A berth that is older than the fields treats a process that was ended while its start was
+// taken back as one that ended by itself, with code 137, and does not look for the remains of a
+// restore.
 type Start struct {
 	// Restoring is the cgroup, as the OCI specification names it, of a container that the shim was
 	// asked to restore from a checkpoint: there may be processes in it, or there may have been,
 	// that the record does not name. It is empty once Process is known. It outlives the start: the
 	// release of an EXITED container looks there, too.
 	Restoring string `json:"restoring,omitempty"`
-	// TakingBack says that a start that was cut off, or failed, before the program ran is being
-	// taken back: if the process was ended by SIGKILL, that was berth, and it is not an exit of the
+	// TakingBack is set while a start that was cut off, or failed, before the program ran is being
+	// taken back: berth itself ended the process by SIGKILL, and that is not an exit of the
 	// container.
 	TakingBack bool `json:"undoing,omitempty"`
 }
 
-// Container is what was asked for. It is written once, before anything is made.
+// Container is the request for a container. It is written once, before anything is made.
 type Container struct {
-	ID          string                      `json:"id"`
-	PodID       string                      `json:"podID"`
-	Handler     string                      `json:"handler"`
-	ImageID     string                      `json:"imageID"`
-	ImageRef    string                      `json:"imageRef"` // CRI's image_ref: a repository digest or an ID
+	ID      string `json:"id"`
+	PodID   string `json:"podID"`
+	Handler string `json:"handler"`
+	ImageID string `json:"imageID"`
+	// CRI's image_ref: a repository digest or an ID
+	ImageRef    string                      `json:"imageRef"`
 	Snapshotter string                      `json:"snapshotter"`
 	LogPath     string                      `json:"logPath,omitempty"`
 	StopSignal  string                      `json:"stopSignal,omitempty"` // SIGTERM, for example
@@ -143,15 +145,15 @@ type Container struct {
 	Raw         []byte                      `json:"config"` // Config on disk, as protobuf
 	// ImageVolumes are the images that the container mounts, in the order of its mounts.
 	ImageVolumes []ImageVolume `json:"imageVolumes,omitempty"`
-	// Checkpoint is what the container is restored from. It is nil for one that starts anew.
+	// Checkpoint is the source of a container that is restored. It is nil for one that starts anew.
 	Checkpoint *Checkpoint `json:"checkpoint,omitempty"`
-	// Adopted is what containerd's CRI plug-in has made for the container. It is nil for one that
+	// Adopted lists the container's objects from containerd's CRI plug-in. It is nil for one that
 	// berth has made.
 	Adopted *Adopted `json:"adopted,omitempty"`
 }
 
-// Checkpoint is what a container is restored from. The archive is unpacked when the container is
-// made, and not needed afterwards.
+// Checkpoint is the source of a container that is restored. The archive is unpacked when the
+// container is made, and not needed afterwards.
 type Checkpoint struct {
 	Archive string `json:"archive"`
 	Image   string `json:"image"` // the name of the image, as the checkpoint has it
@@ -166,7 +168,7 @@ type ImageVolume struct {
 	Snapshotter string `json:"snapshotter"`
 }
 
-// Sandbox is what was asked for. It is written once, before anything is made.
+// Sandbox is the request for a sandbox. It is written once, before anything is made.
 type Sandbox struct {
 	ID      string `json:"id"`
 	Handler string `json:"handler"`
@@ -180,10 +182,10 @@ type Sandbox struct {
 	Raw       []byte                       `json:"config"` // Config on disk, as protobuf
 	// Image is the image that the pause process comes from. It is nil for the built-in program.
 	Image *SandboxImage `json:"image,omitempty"`
-	// Pinned says that no process holds the sandbox's namespaces: they are pinned as files.
+	// Pinned is set if no process holds the sandbox's namespaces: they are pinned as files.
 	Pinned bool `json:"pinned,omitempty"`
-	// Adopted is what containerd's CRI plug-in has made for the pod. It is nil for one that berth has
-	// made.
+	// Adopted lists the pod's objects from containerd's CRI plug-in. It is nil for one that berth
+	// has made.
 	Adopted *Adopted `json:"adopted,omitempty"`
 	// ShimGroup is the group of sandboxes that share a shim. It is empty where the sandbox has one to
 	// itself.

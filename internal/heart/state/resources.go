@@ -7,19 +7,19 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Resources is what an update has made of the resources of a container. A container that was never
-// updated has what its configuration asks for. A value is never changed.
+// Resources holds the changes of a container's resources by updates. A container that was never
+// updated has the resources of its configuration. A value is never changed.
 type Resources struct {
 	// Version counts the updates on record. The newest one has this number.
 	Version uint64 `json:"version"`
 	// Wanted is all that the container is to have since the newest update, while that is not known
 	// to be in effect. It is nil once it is, or once the update was refused.
 	Wanted *Limits `json:"wanted,omitempty"`
-	// Applied is what is known to be in effect. It is nil as long as no update was.
+	// Applied holds the values known to be in effect. It is nil as long as no update was.
 	Applied *Limits `json:"applied,omitempty"`
 }
 
-// PodResources is what the kubelet says of the resources of a pod, whose cgroup is the kubelet's
+// PodResources holds the kubelet's values for the resources of a pod, whose cgroup is the kubelet's
 // own. A value is never changed.
 type PodResources struct {
 	Overhead *Limits `json:"overhead,omitempty"`

@@ -23,9 +23,9 @@ import (
 	"berth/internal/base/wholefile"
 )
 
-// keyCheck is the checksum of what the bucket meta has, and keyTotal the sum of the checksums of
-// all records. An earlier berth writes neither, and changes one of the others whenever it writes:
-// so a check that is wrong, and cannot be made right by one bit, is one of before its time.
+// keyCheck is the checksum of the bucket meta, and keyTotal the sum of the checksums of all
+// records. An earlier berth writes neither, and changes one of the others whenever it writes: so a
+// check that is wrong, and cannot be made right by one bit, is one of before its time.
 var (
 	keyCheck = []byte("check")
 	keyTotal = []byte("total")
@@ -40,7 +40,7 @@ var buckets = [][]byte{bucketMeta, KindSandbox.bucket(), KindContainer.bucket()}
 // allMetaKeys are the same and keyCheck.
 var allMetaKeys = slices.Concat(metaKeys, [][]byte{keyCheck})
 
-// checkOf returns the check of what get has.
+// checkOf returns the checksum of the values that get returns.
 func checkOf(get func(key []byte) []byte) []byte {
 	var b []byte
 	for _, k := range metaKeys {
@@ -71,11 +71,11 @@ func (c content) total() (n uint32) {
 	return n
 }
 
-// Salvage is what [Open] has done about damage.
+// Salvage reports the damage that [Open] found and repaired.
 type Salvage struct {
 	// Mended is how many bits were put right. Nothing was lost by them.
 	Mended int
-	// Lost says what could not be read, and is not on record any more.
+	// Lost names the unreadable parts, which are not on record any more.
 	Lost []string
 	// Kept is where the files are that were damaged; empty where they are as they were.
 	Kept []string
@@ -84,14 +84,14 @@ type Salvage struct {
 // Damaged reports whether there was damage.
 func (s Salvage) Damaged() bool { return s.Mended > 0 || len(s.Lost) > 0 }
 
-// readContent reads a database without bbolt, and puts right what it can. The error is bbolt's for
-// a file that is no database.
+// readContent reads a database without bbolt, and repairs it as far as possible. It returns bbolt's
+// error for a file that is not a database.
 func readContent(b []byte) (content, *pages, error) {
 	c, p, err := readOnce(b)
 	if err != nil || p.adds(c) {
 		return c, p, err
 	}
-	// The number of a page may be that of an earlier version of the page.
+	// A page number may refer to an earlier version of the page.
 	for _, at := range p.links {
 		for bit := range 64 {
 			id := little.Uint64(b[at:]) ^ 1<<bit
@@ -110,7 +110,7 @@ func readContent(b []byte) (content, *pages, error) {
 	return c, p, nil
 }
 
-// adds reports whether the records add up, if it is known to what.
+// adds reports whether the checksums of the records have the recorded sum, if there is one.
 func (p *pages) adds(c content) bool {
 	n := c.get(keyTotal)
 	return n == nil || !c.isChecked() || len(p.faults) > 0 || string(n) == fmt.Sprintf("%08x", c.total())
@@ -148,7 +148,7 @@ func (c content) isChecked() bool {
 	return c.meta[string(keyCheck)] != nil && bytes.Equal(checkOf(c.get), c.meta[string(keyCheck)])
 }
 
-// checkMeta puts right one bit of what the bucket meta has.
+// checkMeta repairs one bit in the values of the bucket meta.
 func (p *pages) checkMeta(c content) {
 	if c.meta[string(keyCheck)] == nil || c.isChecked() {
 		return
@@ -161,14 +161,15 @@ func (p *pages) checkMeta(c content) {
 	}
 }
 
-// is notes an item that says that it is a bucket and is none, or the other way round.
+// is notes an item that is marked as a bucket and is none, or the other way round.
 func (p *pages) is(it item, bucket bool) {
 	if it.bucket != bucket {
 		p.mended++
 	}
 }
 
-// nearest returns which name is that of a key, or differs from it by one bit; -1 if none does.
+// nearest returns the index of the name that equals a key, or differs from it by one bit; -1 if
+// none does.
 func (p *pages) nearest(key []byte, names [][]byte) int {
 	for i, name := range names {
 		if n := distance(key, name); n <= 1 {
@@ -190,7 +191,7 @@ func distance(a, b []byte) (n int) {
 	return min(n, 2)
 }
 
-// records reads the records of one kind, and puts right what their checksums allow.
+// records reads the records of one kind, and repairs them as far as their checksums allow.
 func (p *pages) records(bucket item, kind Kind, into map[string][]byte) {
 	last := ""
 	p.bucket(bucket.value, func(it item) {
@@ -209,15 +210,15 @@ func (p *pages) records(bucket item, kind Kind, into map[string][]byte) {
 	})
 }
 
-// isKey reports whether a key is that of a record.
+// isKey reports whether k is the key of a record.
 func isKey(k []byte) bool {
 	return bytes.HasSuffix(k, []byte(suffixIntent)) || bytes.HasSuffix(k, []byte(suffixStatus))
 }
 
-// salvage reads a database before bbolt does, which panics at what it cannot read. It writes one
-// that is damaged anew, with all that can be read and put right, and keeps the damaged one beside
-// it. A record costs the others nothing. On a disk that cannot be written, one of which only values
-// are damaged stays as it is, and any other is ErrDamaged.
+// salvage reads a database before bbolt does, because bbolt panics at an unreadable page. It writes
+// one that is damaged anew, with all that can be read and put right, and keeps the damaged one
+// beside it. A record costs the others nothing. On a disk that cannot be written, one of which only
+// values are damaged stays as it is, and any other is ErrDamaged.
 func salvage(path string) (Salvage, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -317,7 +318,7 @@ func (c content) write(path string) (kept string, err error) {
 	return kept, wholefile.SyncDir(filepath.Dir(path))
 }
 
-// total returns the sum of the checksums of all records that the database says it has.
+// total returns the recorded sum of the checksums of all records.
 func total(tx *bbolt.Tx) uint32 {
 	n, _ := strconv.ParseUint(string(tx.Bucket(bucketMeta).Get(keyTotal)), 16, 32)
 	return uint32(n)
@@ -328,7 +329,7 @@ func putTotal(tx *bbolt.Tx, n uint32) error {
 	return tx.Bucket(bucketMeta).Put(keyTotal, fmt.Appendf(nil, "%08x", n))
 }
 
-// recount writes the sum of the checksums of the records that there are, whatever was said before:
+// recount writes the sum of the checksums of the existing records, whatever it was before, because
 // an earlier berth may have written some.
 func recount(tx *bbolt.Tx) error {
 	n := uint32(0)

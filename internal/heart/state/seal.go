@@ -22,7 +22,7 @@ const (
 	sumLength = len(sumName) + 8 + len(`"}`)
 )
 
-// errSum is returned for a value whose checksum is not that of what it has.
+// errSum is returned for a value whose checksum does not match.
 var errSum = errors.New("its checksum is another one: something in it was changed")
 
 // seal adds the checksum to a JSON object that has a field.
@@ -96,8 +96,7 @@ func mend(kind Kind, it *item) bool {
 	return false
 }
 
-// cut divides a key and its value again, where the first ends and the second begins by what is in
-// them.
+// cut divides a key and its value again, at the border that their content implies.
 func (it *item) cut() bool {
 	both := slices.Concat(it.key, it.value[:cap(it.value)])
 	end := bytes.Index(both, []byte(sumName))
@@ -130,7 +129,7 @@ func flippedBy(change uint32, length int) (at int, bit byte, ok bool) {
 	return 0, 0, false
 }
 
-// phases are what a status can have.
+// phases are the possible phases of a status.
 var phases = []Phase{Creating, Created, Running, Exited, Ready, NotReady}
 
 // complete returns an error for a status without a field that each berth has written into each

@@ -22,10 +22,10 @@ import (
 	"berth/internal/base/wholefile"
 )
 
-// Version is the newest version of the layout on disk that this berth reads: that of a database
-// which a journal of two halves belongs to. Version 2 is that of a journal without halves, which an
-// earlier berth left when it was killed. A database that was closed, and so has no journal, has
-// versionClosed, which every berth reads.
+// Version is the newest version of the layout on disk that this berth reads: a database with a
+// journal of two halves. Version 2 is a journal without halves, which an earlier berth left when it
+// was killed. A database that was closed, and so has no journal, has versionClosed, which every
+// berth reads.
 const (
 	Version       = 3
 	versionClosed = 1
@@ -40,7 +40,7 @@ var (
 	ErrDamaged = errors.New("state is damaged")
 )
 
-// Kind says what a record is about.
+// Kind is the kind of object that a record describes.
 type Kind string
 
 const (
@@ -77,7 +77,7 @@ type Store struct {
 	owner   string
 	writes  writes
 	salvage Salvage
-	// counted says that the database has the sum of its records' checksums from this berth.
+	// counted is set if the database has the sum of its records' checksums from this berth.
 	counted atomic.Bool
 
 	mu struct {
@@ -86,17 +86,17 @@ type Store struct {
 		leading bool      // a call of Commit leads, or is about to
 	}
 
-	// writing is held by whoever writes to the database or the journal. It guards log.
+	// writing is held while the database or the journal is written. It guards log.
 	writing sync.Mutex
 	log     log
-	folding sync.WaitGroup // what runs beside the commits
+	folding sync.WaitGroup // folds beside the commits
 }
 
 // Open opens the database berth.db in dir. It makes both if they are absent, dir with mode 0700. It
 // returns [ErrInUse] when another process has the database open, [ErrNewer] when a newer berth
-// wrote it, and [ErrDamaged] when it cannot be read. Opening a database that is complete writes
-// nothing, so a full disk does not matter, nor does one that can only be read: what is on record is
-// read then, and commits fail until the disk can be written. The caller closes the store.
+// wrote it, and [ErrDamaged] when it cannot be read. Opening a complete database writes nothing, so
+// a full or read-only disk does not matter: the records are read then, and commits fail until the
+// disk can be written. The caller closes the store.
 func Open(dir string) (*Store, error) { return openThrough(dir, os.OpenFile) }
 
 func openThrough(dir string, openFile opener) (*Store, error) {
@@ -152,7 +152,7 @@ func guarded(do func() error) (err error) {
 	return do()
 }
 
-// prepare makes what is absent of the buckets, the version and the owner.
+// prepare makes the buckets, the version and the owner if they are absent.
 func (s *Store) prepare() error {
 	complete := false
 	err := s.db.View(func(tx *bbolt.Tx) error {
@@ -194,8 +194,8 @@ func (s *Store) prepare() error {
 	})
 }
 
-// versionOf returns the version of the layout. One that is no number is damaged: there is a journal
-// if the rest of the bucket meta names one.
+// versionOf returns the version of the layout. If it is not a number, it is damaged: there is a
+// journal if the rest of the bucket meta names one.
 func versionOf(meta *bbolt.Bucket) int {
 	n, err := strconv.Atoi(string(meta.Get(keyVersion)))
 	switch {
@@ -207,14 +207,14 @@ func versionOf(meta *bbolt.Bucket) int {
 	return versionClosed
 }
 
-// Salvage returns what Open has done about damage.
+// Salvage reports the damage that Open found and repaired.
 func (s *Store) Salvage() Salvage { return s.salvage }
 
-// ownerPath is the file that has the owner as well: without it, all that berth has made would be
-// another's if the database is lost.
+// ownerPath is the file that has a copy of the owner: without it, berth would not recognise its own
+// objects if the database is lost.
 func ownerPath(db string) string { return filepath.Join(filepath.Dir(db), "berth.owner") }
 
-// ownerBeside returns what the file beside the database says; "" if it does not say whose it is.
+// ownerBeside returns the owner in the file beside the database; "" if it has none.
 func ownerBeside(db string) string {
 	b, err := os.ReadFile(ownerPath(db))
 	id := strings.TrimSpace(string(b))
@@ -236,8 +236,8 @@ func (s *Store) keepOwner() {
 // everything that berth makes outside carries it.
 func (s *Store) Owner() string { return s.owner }
 
-// Close closes the database, after the transaction in flight. Later commits return an error. What
-// is in the journal is brought into the database first, so that a copy of berth.db alone is
+// Close closes the database, after the transaction in flight. Later commits return an error. The
+// entries in the journal are first brought into the database, so that a copy of berth.db alone is
 // complete, and an older berth reads it. If that fails, the next Open finds the journal.
 func (s *Store) Close() error {
 	s.writing.Lock()

@@ -17,8 +17,7 @@ import (
 )
 
 const (
-	// stuckAfter is how long a commit may be under way before the records count as ones that cannot
-	// be written.
+	// stuckAfter is how long a commit may be in progress before the records count as not writable.
 	stuckAfter = 10 * time.Second
 	// probeIdle is how long nothing is written before [Store.Watch] writes something, and lookEvery
 	// how often it looks.
@@ -26,7 +25,7 @@ const (
 	lookEvery = time.Second
 )
 
-// NotWrittenError says that the records cannot be written, or could not the last time.
+// NotWrittenError is returned while the records cannot be written, or could not the last time.
 type NotWrittenError struct {
 	Dir   string    // whose disk it is
 	Since time.Time // when that began
@@ -45,7 +44,7 @@ func (e *NotWrittenError) Unwrap() error { return e.Err }
 // ConditionReason is the reason of the condition RuntimeReady of CRI.
 func (e *NotWrittenError) ConditionReason() string { return "RecordsNotWritable" }
 
-// writes is what is known of whether the records can be written.
+// writes tracks whether the records can be written.
 type writes struct {
 	mu      sync.Mutex
 	err     error     // of the last write; nil: it succeeded, or there was none
@@ -78,9 +77,9 @@ func (w *writes) note(err error) {
 	w.err = err
 }
 
-// NotWritten returns a [NotWrittenError] if the last write failed, if the disk can only be read, or if
-// a write takes longer than ten seconds; nil if there is nothing of the kind. It waits for nothing.
-// [Store.Watch] tries again whether that has passed.
+// NotWritten returns a [NotWrittenError] if the last write failed, if the disk can only be read, or
+// if a write takes longer than ten seconds; nil if there is nothing of the kind. It waits for
+// nothing. [Store.Watch] tries again whether that has passed.
 func (s *Store) NotWritten() error {
 	w := &s.writes
 	w.mu.Lock()
@@ -96,8 +95,8 @@ func (s *Store) NotWritten() error {
 }
 
 // Watch tries every second whether the records can be written again, while they cannot, and whether
-// they still can when nothing was written for half a minute. changed is called with what
-// [Store.NotWritten] returns whenever that becomes an error, and whenever it is nil again. It returns when
+// they still can if nothing was written for half a minute. changed is called with the result of
+// [Store.NotWritten] whenever that becomes an error, and whenever it is nil again. It returns when
 // ctx ends, and leaves one write behind at most, on a disk that does not answer.
 func (s *Store) Watch(ctx context.Context, changed func(error)) {
 	tick := time.NewTicker(lookEvery)
@@ -119,7 +118,7 @@ func (s *Store) Watch(ctx context.Context, changed func(error)) {
 	}
 }
 
-// mayProbe reports whether it is time to try a write, which is under way then.
+// mayProbe reports whether it is time to try a write, and if so marks it as begun.
 func (s *Store) mayProbe() bool {
 	w := &s.writes
 	w.mu.Lock()
