@@ -106,14 +106,13 @@ func (r *Recorder) Find(ctx context.Context, q Query) (Answer, error) {
 	slices.Sort(numbers)
 	left := max(0, len(numbers)-maxAnswer)
 	numbers = numbers[left:]
-	found := r.inMemoryLocked(numbers)
-	ring := r.ring
+	found := r.course.find(numbers)
 	r.mu.Unlock()
 
 	late := false
-	if ring != nil {
+	if r.ring != nil {
 		numbers := slices.DeleteFunc(slices.Clone(numbers), func(n uint64) bool { return found[n] != nil })
-		older, err := r.read(ctx, ring.find(numbers))
+		older, err := r.read(ctx, r.ring.find(numbers))
 		late = err != nil
 		for n, payload := range older {
 			found[n] = payload
@@ -171,21 +170,6 @@ func (r *Recorder) meantLocked(q Query) (meant []*history, err error) {
 	return meant, nil
 }
 
-// inMemoryLocked returns the payloads of the items with some numbers. r.mu must be held.
-func (r *Recorder) inMemoryLocked(numbers []uint64) map[uint64][]byte {
-	found := map[uint64][]byte{}
-	i := 0
-	for _, it := range r.items {
-		for i < len(numbers) && numbers[i] < it.number {
-			i++
-		}
-		if i < len(numbers) && numbers[i] == it.number {
-			found[it.number] = it.payload
-		}
-	}
-	return found
-}
-
 // errBusy is the error where too many wait for the disk.
 var errBusy = errors.New("too many answers wait for the disk")
 
@@ -194,14 +178,12 @@ func (r *Recorder) read(ctx context.Context, spans []span) (map[uint64][]byte, e
 	if len(spans) == 0 {
 		return nil, nil //nolint:nilnil // there is nothing to read
 	}
-	select {
-	case r.reading <- struct{}{}:
-	default:
+	if !r.reading.TryAcquire(1) {
 		return nil, errBusy
 	}
 	done := make(chan map[uint64][]byte, 1)
 	go func() {
-		defer func() { <-r.reading }()
+		defer r.reading.Release(1)
 		done <- read(spans)
 	}()
 	select {

@@ -63,17 +63,16 @@ func (r *Recorder) Batch(ctx context.Context, after uint64, since time.Time) Bat
 	slices.Sort(numbers)
 	total := len(numbers)
 	page := numbers[:min(total, batchRecords)]
-	found := r.inMemoryLocked(page)
-	ring := r.ring
-	if ring != nil && len(found) < len(page) {
+	found := r.course.find(page)
+	if r.ring != nil && len(found) < len(page) {
 		absent := slices.DeleteFunc(slices.Clone(page), func(n uint64) bool { return found[n] != nil })
 		r.mu.Unlock()
-		older, err := r.read(ctx, ring.find(absent))
+		older, err := r.read(ctx, r.ring.find(absent))
 		r.mu.Lock()
 		if err != nil { // go on with what is in memory, so that nobody asks for the rest in vain
 			b.Missing = "what is older is on a disk that does not answer"
 			page = numbers
-			found = r.inMemoryLocked(page)
+			found = r.course.find(page)
 		}
 		for n, payload := range older {
 			found[n] = payload

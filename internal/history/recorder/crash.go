@@ -28,7 +28,8 @@ const (
 	// maxSeeing is how many of these questions are open at once. Those that are not answered stay
 	// open, and while there are so many nothing is asked.
 	maxSeeing = 64
-	// maxCrashes is how many crashes wait to be looked into.
+	// maxCrashes is how many crashes wait to be looked into. One too many is found again when the
+	// next berth reads the ring.
 	maxCrashes = 256
 	// maxLog is how many of the last lines are kept, and maxLine how much of each, in bytes.
 	maxLog  = 10
@@ -50,55 +51,35 @@ type crash struct {
 	exit  event.Exit
 }
 
-// reportLocked hands a crash over to be looked into, without waiting. One too many is found again
-// when the next berth reads the ring. r.mu must be held.
+// reportLocked hands the crash of a container over to be looked into, if it has crashed. Before the
+// ring was read nothing is, because it may have the series. r.mu must be held.
 func (r *Recorder) reportLocked(h *history) {
-	select {
-	case r.crashes <- crash{h.id, h.names, h.exit}:
+	if h.crash() && len(r.crashes) < maxCrashes && r.isLoaded() {
 		h.crashed = true
-	default:
+		r.crashes = append(r.crashes, crash{h.id, h.names, h.exit})
 	}
 }
 
-// lookInto turns crashes into entries, until ctx ends. It begins once the series of before are
-// known.
-func (r *Recorder) lookInto(ctx context.Context) {
+// isLoaded reports whether the ring was read.
+func (r *Recorder) isLoaded() bool {
 	select {
 	case <-r.loaded:
-	case <-ctx.Done():
-		return
-	}
-	for {
-		select {
-		case <-r.ends:
-			r.mu.Lock()
-			r.absorbLocked()
-			r.mu.Unlock()
-		case c := <-r.crashes:
-			// Each is looked into by itself: the log of one may take its time, and what another
-			// used can be read for a moment only.
-			go func() { r.addCrash(c, r.See(ctx, c.id)) }()
-		case <-ctx.Done():
-			return
-		}
+		return true
+	default:
+		return false
 	}
 }
 
 // See returns the last that can be seen of a container, within a bound of seconds.
 func (r *Recorder) See(ctx context.Context, id string) Seen {
-	if r.cfg.Seen == nil {
-		return Seen{}
-	}
-	select {
-	case r.seeing <- struct{}{}:
-	default:
+	if r.cfg.Seen == nil || !r.seeing.TryAcquire(1) {
 		return Seen{}
 	}
 	ctx, cancel := context.WithTimeout(ctx, seenTimeout)
 	defer cancel()
 	answer := make(chan Seen, 1)
 	go func() {
-		defer func() { <-r.seeing }()
+		defer r.seeing.Release(1)
 		ctx, cancel := context.WithTimeout(ctx, seenTimeout-seenReserve)
 		defer cancel()
 		seen := r.cfg.Seen(ctx, id)
@@ -143,7 +124,7 @@ func (r *Recorder) addCrash(c crash, seen Seen) {
 	}
 	r.absorbLocked()
 	r.appendLocked(event.Entry{At: time.Now(), ID: c.id, Event: e})
-	signal(r.poke)
+	signal(r.added)
 }
 
 // bounded returns the last of some lines, shortened.

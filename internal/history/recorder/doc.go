@@ -39,6 +39,7 @@
 // # What is where
 //
 //	recorder.go  Recorder: entries come in, and become numbered items
+//	course.go    how far the latest entries have come on their way to the disk: a diagram
 //	writer.go    the goroutine that writes, syncs and drops
 //	ring.go      the segments on the disk
 //	frame.go     the payload of a record

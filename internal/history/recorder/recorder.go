@@ -6,9 +6,10 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"berth/internal/base/event"
 )
@@ -32,21 +33,14 @@ type Config struct {
 	Log           *slog.Logger
 }
 
-const (
-	// maxQueue is how many entries wait to become items.
-	maxQueue = 8192
-	// The latest items are kept in memory: so many and so many bytes, and beyond keepItems those
-	// alone that are not on the disk.
-	keepItems = 2048
-	maxItems  = 16384
-	maxBytes  = 16 << 20
-)
+// maxQueue is how many entries wait to become items.
+const maxQueue = 8192
 
 // Recorder holds the entries. Its methods may be called from any goroutine.
 type Recorder struct {
 	cfg    Config
 	opened time.Time
-	first  uint64 // the number of the first entry of this recorder
+	ring   *ring // nil if everything is in memory alone
 
 	queue struct {
 		sync.Mutex
@@ -55,48 +49,18 @@ type Recorder struct {
 	}
 
 	mu      sync.Mutex // guards what follows, and is not held while the disk is asked
+	course  course
 	index   *index
-	items   []item // the latest entries, by their numbers
-	bytes   int    // of the items
-	next    uint64 // the number of the next entry
-	done    uint64 // what is below is written, or given up
-	flying  uint64 // what is below is being written; 0: nothing is
-	reason  error  // why the last write failed
-	failing bool   // it did
-	synced  uint64 // what is below is on the disk
-	swept   uint64 // what is below was forgotten
-	lost    losses
-	ring    *ring
+	next    uint64  // the number of the next entry
+	crashes []crash // to be looked into
 
-	poke    chan struct{} // there is something to write
+	added   chan struct{} // an entry was added
+	waiting chan struct{} // an entry waits to be written
 	keep    chan keep
-	ends    chan struct{} // a container has ended: what it used can be read for a moment
-	crashes chan crash
-	seeing  chan struct{}
-	reading chan struct{}
 	loaded  chan struct{} // closed once the ring was read
-	began   chan struct{} // closed once the writer runs
-	ended   chan struct{} // closed once it has ended
-}
 
-// item is an entry with its number, as it is stored.
-type item struct {
-	number  uint64
-	at      time.Time
-	payload []byte
-}
-
-// losses are entries that were dropped before they were written.
-type losses struct {
-	count    int
-	from, to time.Time
-}
-
-func (l *losses) add(at time.Time) {
-	if l.count == 0 {
-		l.from = at
-	}
-	l.count, l.to = l.count+1, at
+	seeing  *semaphore.Weighted // questions for what a container was last
+	reading *semaphore.Weighted // answers that wait for the disk
 }
 
 // Open opens the ring and reads its end. It never fails: what is wrong with the directory is logged,
@@ -107,15 +71,13 @@ func Open(cfg Config) *Recorder {
 		opened:  time.Now(),
 		index:   newIndex(),
 		next:    1,
-		poke:    make(chan struct{}, 1),
+		course:  course{at: stageMemory},
+		added:   make(chan struct{}, 1),
+		waiting: make(chan struct{}, 1),
 		keep:    make(chan keep),
-		ends:    make(chan struct{}, 1),
-		crashes: make(chan crash, maxCrashes),
-		seeing:  make(chan struct{}, maxSeeing),
-		reading: make(chan struct{}, maxReading),
 		loaded:  make(chan struct{}),
-		began:   make(chan struct{}),
-		ended:   make(chan struct{}),
+		seeing:  semaphore.NewWeighted(maxSeeing),
+		reading: semaphore.NewWeighted(maxReading),
 	}
 	if r.cfg.Log == nil {
 		r.cfg.Log = slog.New(slog.DiscardHandler)
@@ -128,8 +90,7 @@ func Open(cfg Config) *Recorder {
 	if err := r.ring.open(); err != nil {
 		r.cfg.Log.Warn("the history of before cannot be read", "dir", cfg.Dir, "err", err)
 	}
-	r.next = r.ring.next()
-	r.first, r.done = r.next, r.next
+	r.next, r.course.at = r.ring.next(), stageOpened
 	return r
 }
 
@@ -144,10 +105,7 @@ func (r *Recorder) Add(n event.Entry) {
 		q.entries = append(q.entries, n)
 	}
 	q.Unlock()
-	signal(r.poke)
-	if e, ok := n.Event.(event.ExitSettled); ok && e.Code != 0 {
-		signal(r.ends)
-	}
+	signal(r.added)
 }
 
 func signal(c chan<- struct{}) {
@@ -160,31 +118,51 @@ func signal(c chan<- struct{}) {
 // Run reads the ring and writes what is added, until ctx ends. Close writes the rest. It returns
 // within a second, also if the disk does not answer.
 func (r *Recorder) Run(ctx context.Context) error {
-	go r.lookInto(ctx)
+	ended := make(chan struct{})
 	if r.ring == nil {
-		for {
-			select {
-			case <-r.poke:
-				r.mu.Lock()
-				r.absorbLocked()
-				r.mu.Unlock()
-			case <-ctx.Done():
-				return nil
-			}
-		}
+		close(ended)
+	} else {
+		r.move(stageIdle)
+		go r.load(r.ring.next())
+		go func() {
+			defer close(ended)
+			r.write(ctx)
+		}()
 	}
-	go r.load()
-	close(r.began)
-	go func() {
-		defer close(r.ended)
-		r.write(ctx)
-	}()
-	<-ctx.Done()
+	r.listen(ctx)
 	select {
-	case <-r.ended:
+	case <-ended:
 	case <-time.After(closeTimeout):
 	}
 	return nil
+}
+
+// listen takes in what is added, until ctx ends. It never waits for the disk: what a container used
+// that has crashed can be read for a moment only.
+func (r *Recorder) listen(ctx context.Context) {
+	for {
+		select {
+		case <-r.added:
+		case <-ctx.Done():
+			return
+		}
+		r.mu.Lock()
+		r.absorbLocked()
+		crashes := r.crashes
+		r.crashes = nil
+		r.mu.Unlock()
+		signal(r.waiting)
+		for _, c := range crashes {
+			// Each is looked into by itself, because the log of one may take its time.
+			go func() { r.addCrash(c, r.See(ctx, c.id)) }()
+		}
+	}
+}
+
+func (r *Recorder) move(to stage) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.course.move(to)
 }
 
 // absorbLocked turns the entries that wait into items. r.mu must be held.
@@ -236,11 +214,8 @@ func (r *Recorder) appendLocked(n event.Entry) {
 	}
 	r.next++
 	h.fresh++
-	r.items = append(r.items, item{number, n.At, payload})
-	r.bytes += len(payload)
-	if h.crash() {
-		r.reportLocked(h)
-	}
+	r.course.add(item{number, n.At, payload})
+	r.reportLocked(h)
 }
 
 const (
@@ -260,59 +235,26 @@ func lasting(e event.Event) bool {
 	return false
 }
 
-// trimLocked drops the oldest items: those that are on the disk beyond a few, and those that are not
-// where there are too many. r.mu must be held.
+// trimLocked drops the items that memory does not hold. r.mu must be held.
 func (r *Recorder) trimLocked() {
-	drop := 0
-	var lost []item
-	for drop < len(r.items) {
-		first, left := r.items[drop], len(r.items)-drop
-		onDisk := r.ring != nil && first.number < r.done
-		if r.bytes <= maxBytes && (left <= keepItems || !onDisk && left <= maxItems) {
-			break
-		}
-		if !onDisk && r.ring != nil && first.number >= r.flying {
-			lost = append(lost, first)
-		}
-		r.bytes -= len(first.payload)
-		drop++
+	before := len(r.course.items)
+	if lost := r.course.trim(); len(lost) > 0 {
+		r.index.forget(lost[0].number, lost[len(lost)-1].number+1)
 	}
-	if drop == 0 {
-		return
-	}
-	r.items = slices.Clone(r.items[drop:])
-	r.loseLocked(lost)
-	if r.ring == nil {
+	if r.ring == nil && len(r.course.items) < before {
 		r.sweepLocked()
 	}
-}
-
-// loseLocked counts items that were dropped and not written, and forgets them. r.mu must be held.
-func (r *Recorder) loseLocked(items []item) {
-	if len(items) == 0 {
-		return
-	}
-	for _, it := range items {
-		r.lost.add(it.at)
-	}
-	from, to := items[0].number, items[len(items)-1].number+1
-	r.done = max(r.done, to)
-	r.index.forget(from, to)
 }
 
 // sweepLocked forgets what can no longer be read. r.mu must be held.
 func (r *Recorder) sweepLocked() {
 	oldest := r.next
-	if len(r.items) > 0 {
-		oldest = r.items[0].number
+	if len(r.course.items) > 0 {
+		oldest = r.course.items[0].number
 	}
 	if r.ring != nil {
 		oldest = min(oldest, cmp.Or(r.ring.oldest(), oldest))
 	}
-	if oldest < r.swept+keepItems && r.ring == nil {
-		return // not worth it yet
-	}
-	r.swept = oldest
 	r.index.forget(0, oldest)
 }
 
@@ -341,6 +283,6 @@ func (r *Recorder) Recall(ended []Ended) {
 			}
 			r.appendLocked(event.Entry{At: time.Now(), ID: e.ID, Event: event.ExitRecalled{Exit: e.Exit}})
 		}
-		signal(r.poke)
+		signal(r.added)
 	}()
 }

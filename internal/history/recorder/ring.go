@@ -42,8 +42,9 @@ type ring struct {
 	file     *os.File // of the last segment; nil: the next write makes one
 	unsynced []string // what else has to be synced: the directory, and a segment that was torn
 
-	mu   sync.Mutex
-	list []*segment // oldest first
+	mu     sync.Mutex
+	list   []*segment // oldest first
+	synced uint64     // a power cut leaves the records with lower numbers
 }
 
 // segment is a file of records with ascending numbers.
@@ -327,9 +328,21 @@ func (g *ring) drop() error {
 	return nil
 }
 
+// has reports whether a power cut leaves a record, whose number was given.
+func (g *ring) has(number uint64) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return number < g.synced
+}
+
 // sync puts onto the disk what was written.
 func (g *ring) sync() error {
 	if g.file == nil {
+		return nil
+	}
+	last := g.list[len(g.list)-1]
+	end := last.first + uint64(len(last.offsets))
+	if len(g.unsynced) == 0 && g.has(end-1) {
 		return nil
 	}
 	if err := g.file.Sync(); err != nil {
@@ -348,6 +361,9 @@ func (g *ring) sync() error {
 		}
 	}
 	g.unsynced = nil
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.synced = end
 	return nil
 }
 

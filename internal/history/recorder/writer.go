@@ -3,13 +3,13 @@
 package recorder
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"berth/internal/base/event"
@@ -30,24 +30,23 @@ const (
 	closeTimeout = time.Second
 )
 
-// keep asks for all entries below a number to be put onto the disk.
-type keep struct {
-	below uint64
-	done  chan error // buffered
-}
+// keep asks for all that was added before to be put onto the disk, and gets the answer.
+type keep chan error
 
 // write writes what is added until ctx ends. No other goroutine writes to the ring meanwhile.
 func (r *Recorder) write(ctx context.Context) {
+	defer r.move(stageEnded)
 	age := time.NewTicker(hourly)
 	defer age.Stop()
 	wait := time.NewTimer(0)
 	defer wait.Stop()
-	failing := false
+	failed := false
 	for {
 		var waits []keep
 		select {
-		case <-r.poke:
-			// Others come at the same time, mostly. Whoever waits for the disk does not wait for them.
+		case <-r.waiting:
+			// Others come at the same time, mostly. A removal that waits for the disk does not wait
+			// for them.
 			wait.Reset(gather)
 			select {
 			case <-wait.C:
@@ -62,6 +61,7 @@ func (r *Recorder) write(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
+		r.move(stageBusy)
 		err := r.flush()
 		for more := true; more; {
 			select {
@@ -71,25 +71,30 @@ func (r *Recorder) write(ctx context.Context) {
 				more = false
 			}
 		}
-		if len(waits) > 0 {
-			r.answer(waits, err)
+		kept := err
+		if len(waits) > 0 && err == nil {
+			kept = r.ring.sync()
 		}
-		if failing != (err != nil) {
-			failing = err != nil
-			if failing {
-				r.cfg.Log.Warn("the history cannot be written, it goes on in memory", "dir", r.cfg.Dir, "err", err)
-			} else {
-				r.cfg.Log.Info("the history is written again", "dir", r.cfg.Dir)
-			}
+		for _, k := range waits {
+			k <- kept
 		}
-		if failing {
-			wait.Reset(again)
-			select {
-			case <-wait.C:
-				signal(r.poke)
-			case <-ctx.Done():
-				return
-			}
+		switch {
+		case err != nil && !failed:
+			r.cfg.Log.Warn("the history cannot be written, it goes on in memory", "dir", r.cfg.Dir, "err", err)
+		case err == nil && failed:
+			r.cfg.Log.Info("the history is written again", "dir", r.cfg.Dir)
+		}
+		if failed = err != nil; !failed {
+			r.move(stageIdle)
+			continue
+		}
+		r.move(stageFailing)
+		wait.Reset(again)
+		select {
+		case <-wait.C:
+			signal(r.waiting)
+		case <-ctx.Done():
+			return
 		}
 	}
 }
@@ -97,85 +102,52 @@ func (r *Recorder) write(ctx context.Context) {
 // flush writes all that was added, and drops what is too much or too old.
 func (r *Recorder) flush() error {
 	for {
-		batch := r.batch()
-		if len(batch) == 0 {
-			break
-		}
-		turned, err := r.ring.append(batch, r.cfg.MaxAge)
-		r.written(batch, err)
+		some, turned, err := r.put()
 		if err != nil {
 			return err
 		}
-		if turned {
+		if turned || !some {
 			r.drop()
 		}
+		if !some {
+			return nil
+		}
 	}
-	r.drop()
-	return nil
 }
 
-// batch returns what is to be written next.
-func (r *Recorder) batch() (batch []item) {
+// put writes a batch. It reports whether there was one, and whether a segment was begun with it.
+func (r *Recorder) put() (some, turned bool, err error) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.absorbLocked()
-	size := 0
-	for _, it := range r.items {
-		if it.number < r.done {
-			continue
-		}
-		if size += len(it.payload); size > maxBatch && len(batch) > 0 {
-			break
-		}
-		batch = append(batch, it)
-		r.flying = it.number + 1
+	batch := r.course.take()
+	r.mu.Unlock()
+	if len(batch) == 0 {
+		return false, false, nil
 	}
-	return batch
-}
-
-// written takes note of what became of a batch.
-func (r *Recorder) written(batch []item, err error) {
+	turned, err = r.ring.append(batch, r.cfg.MaxAge)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.flying = 0
-	if err != nil {
-		n := slices.IndexFunc(batch, func(it item) bool {
-			return len(r.items) > 0 && it.number >= r.items[0].number
-		})
-		if n < 0 {
-			n = len(batch)
-		}
-		r.loseLocked(batch[:n]) // memory did not hold them meanwhile
-		r.reason, r.failing = err, true
-		return
-	}
-	r.failing = false
-	r.done = max(r.done, batch[len(batch)-1].number+1)
-	if r.lost.count > 0 {
-		why := "the disk did not answer"
-		if r.reason != nil {
-			why = r.reason.Error()
-		}
+	why := cmp.Or(r.course.reason, errSlow)
+	r.course.took(err)
+	if lost := r.course.lost; lost.count > 0 && err == nil {
+		r.course.lost = losses{}
 		r.appendLocked(event.Entry{At: time.Now(), Event: event.EntriesLost{
-			Count: r.lost.count,
-			From:  r.lost.from,
-			To:    r.lost.to,
-			Err:   why,
+			Count: lost.count,
+			From:  lost.from,
+			To:    lost.to,
+			Err:   why.Error(),
 		}})
-		r.lost = losses{}
 	}
-	r.reason = nil
 	r.trimLocked()
+	return true, turned, err
 }
+
+// errSlow is why entries are lost if no write has failed.
+var errSlow = errors.New("the disk did not answer")
 
 // drop drops segments while there is too much, once the series of crashes are known.
 func (r *Recorder) drop() {
-	select {
-	case <-r.loaded:
-	default:
-		return
-	}
-	for {
+	for r.isLoaded() {
 		next, ok := r.ring.excess(r.cfg.MaxAge)
 		if !ok {
 			return
@@ -183,8 +155,11 @@ func (r *Recorder) drop() {
 		r.mu.Lock()
 		r.carryLocked(next, r.ring.size/2)
 		r.mu.Unlock()
-		if err := r.carried(); err != nil {
-			return // it is tried again
+		for some := true; some; { // before the segment goes that has it
+			var err error
+			if some, _, err = r.put(); err != nil {
+				return // it is tried again
+			}
 		}
 		if err := r.ring.drop(); err != nil {
 			r.cfg.Log.Warn("a segment of the history cannot be deleted", "err", err)
@@ -196,68 +171,26 @@ func (r *Recorder) drop() {
 	}
 }
 
-// carried writes what is carried over before the segment goes that has it.
-func (r *Recorder) carried() error {
-	for {
-		batch := r.batch()
-		if len(batch) == 0 {
-			return nil
-		}
-		_, err := r.ring.append(batch, r.cfg.MaxAge)
-		r.written(batch, err)
-		if err != nil {
-			return err
-		}
-	}
-}
-
-// answer syncs the ring for those who wait for it, and answers them.
-func (r *Recorder) answer(waits []keep, err error) {
-	r.mu.Lock()
-	upTo := r.done
-	need := false
-	for _, k := range waits {
-		need = need || k.below > r.synced
-	}
-	r.mu.Unlock()
-	if need && err == nil {
-		if err = r.ring.sync(); err == nil {
-			r.mu.Lock()
-			r.synced = max(r.synced, upTo)
-			r.mu.Unlock()
-		}
-	}
-	for _, k := range waits {
-		k.done <- err
-	}
-}
-
 // Keep returns once the exit of a container or sandbox, if there is one, is on the disk. It is called
 // before the record is deleted that has it as well. It waits for a second at most, and not at all
 // while the disk fails. An error says that a power cut may lose the exit from the history.
 func (r *Recorder) Keep(ctx context.Context, id string) error {
-	if r.ring == nil {
-		return nil
-	}
-	select {
-	case <-r.began:
-	default:
-		return nil
-	}
 	r.mu.Lock()
 	r.absorbLocked()
-	h := r.index.byID[id]
-	if r.failing {
-		err := r.reason
-		r.mu.Unlock()
-		return fmt.Errorf("put the exit of %s into the history: %w", id, err)
+	at, failed, exitAt := r.course.at, r.course.reason, uint64(0)
+	if h := r.index.byID[id]; h != nil {
+		exitAt = h.exitAt
 	}
-	if h == nil || h.exitAt == 0 || h.exitAt < r.synced {
-		r.mu.Unlock()
+	r.mu.Unlock()
+	switch {
+	case at == stageMemory || at == stageOpened || at == stageEnded:
+		return nil
+	case failed != nil:
+		return fmt.Errorf("put the exit of %s into the history: %w", id, failed)
+	case exitAt == 0 || r.ring.has(exitAt):
 		return nil
 	}
-	k := keep{h.exitAt + 1, make(chan error, 1)}
-	r.mu.Unlock()
+	k := make(keep, 1)
 	ctx, cancel := context.WithTimeout(ctx, keepTimeout)
 	defer cancel()
 	select {
@@ -266,7 +199,7 @@ func (r *Recorder) Keep(ctx context.Context, id string) error {
 		return fmt.Errorf("put the exit of %s into the history: %w", id, ctx.Err())
 	}
 	select {
-	case err := <-k.done:
+	case err := <-k:
 		return err
 	case <-ctx.Done():
 		return fmt.Errorf("put the exit of %s into the history: %w", id, ctx.Err())
@@ -278,14 +211,14 @@ func (r *Recorder) Close() error {
 	if r.ring == nil {
 		return nil
 	}
-	select {
-	case <-r.began:
-		select {
-		case <-r.ended:
-		default:
-			return fmt.Errorf("write the history to %s: the disk does not answer", r.cfg.Dir)
-		}
-	default:
+	r.mu.Lock()
+	if r.course.at == stageOpened {
+		r.course.move(stageEnded)
+	}
+	at := r.course.at
+	r.mu.Unlock()
+	if at != stageEnded {
+		return fmt.Errorf("write the history to %s: the disk does not answer", r.cfg.Dir)
 	}
 	r.Add(event.Entry{At: time.Now(), Event: event.BerthStopped{}})
 	closed := make(chan error, 1)
@@ -298,17 +231,18 @@ func (r *Recorder) Close() error {
 	}
 }
 
-// load reads the ring, from its oldest segment on, and adds the entry about this start.
-func (r *Recorder) load() {
+// load reads the ring, from its oldest segment on, and adds the entry about this start. first is the
+// first number that this recorder writes.
+func (r *Recorder) load(first uint64) {
 	past := past{index: newIndex(), said: map[string]bool{}}
 	var unread []event.HistoryUnread
 	for _, s := range r.ring.all() {
-		if s.first >= r.first {
+		if s.first >= first {
 			break // the writer has made it meanwhile
 		}
 		got := segment{path: s.path, first: s.first}
 		err := got.scan(func(number uint64, payload []byte) {
-			if number < r.first {
+			if number < first {
 				got.newest = past.note(number, payload)
 			}
 			if got.began.IsZero() {
@@ -336,11 +270,9 @@ func (r *Recorder) load() {
 		After:   past.after(r.cfg.Boot),
 	}})
 	for _, h := range r.index.byID { // what a kill kept from being looked into
-		if h.crash() {
-			r.reportLocked(h)
-		}
+		r.reportLocked(h)
 	}
-	signal(r.poke)
+	signal(r.added)
 }
 
 // past is what is learnt from the ring.
