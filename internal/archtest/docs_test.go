@@ -50,14 +50,32 @@ func files(t *testing.T, pattern string) map[string]string {
 }
 
 func TestLinksInDocumentsLeadSomewhere(t *testing.T) {
-	link := regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
-	for doc, text := range documents(t) {
+	link := regexp.MustCompile(`\]\(([^)#: ]*)(?:#([^)]*))?\)`)
+	docs := documents(t)
+	for doc, text := range docs {
 		for _, m := range link.FindAllStringSubmatch(text, -1) {
-			if _, err := os.Stat(filepath.Join(root, filepath.Dir(doc), m[1])); err != nil {
+			target := doc
+			if m[1] != "" {
+				target = filepath.Join(filepath.Dir(doc), m[1])
+			}
+			if _, err := os.Stat(filepath.Join(root, target)); err != nil {
 				t.Errorf("%s links to %s: %v", doc, m[1], err)
+			}
+			if page, ok := docs[target]; ok && m[2] != "" && !slices.Contains(anchors(page), m[2]) {
+				t.Errorf("%s links to #%s, a heading that %s does not have", doc, m[2], target)
 			}
 		}
 	}
+}
+
+// anchors returns the names by which links lead to the headings of a page.
+func anchors(page string) []string {
+	dropped := regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
+	var names []string
+	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(page, -1) {
+		names = append(names, strings.ReplaceAll(dropped.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-"))
+	}
+	return names
 }
 
 func TestTargetsInDocumentsAreInTheMakefile(t *testing.T) {
