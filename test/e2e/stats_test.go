@@ -13,11 +13,13 @@ import (
 	"testing"
 	"time"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/node"
+	"berth/test/testimage"
 )
 
 // PROPERTIES 30: a container that burns CPU, fills memory and writes files is measured as it is,
@@ -100,6 +102,41 @@ func TestStatsAreWhatAContainerUses(t *testing.T) {
 		if _, err := n.PodSandboxStats(t.Context(), &runtimeapi.PodSandboxStatsRequest{}); status.Code(err) != codes.InvalidArgument {
 			t.Error(err)
 		}
+	})
+}
+
+// 60 MiB in a volume of an image counted as 24 KiB: the volume is no part of the writable layer, and the
+// kubelet neither evicted such a pod nor held it to its limit of ephemeral storage.
+func TestWhatAContainerWritesIntoAVolumeOfItsImageCounts(t *testing.T) {
+	t.Parallel()
+	node.Both(t, func(t *testing.T, n *node.Node) {
+		base, err := testimage.BusyboxLayer()
+		if err != nil {
+			t.Fatal(err)
+		}
+		img, err := testimage.Image(v1.Config{Volumes: map[string]struct{}{"/var/data": {}}}, base)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const name, size = "localhost/volume:latest", 12 << 20
+		archive := filepath.Join(n.Dir, "volume.tar")
+		if err := testimage.WriteOCIArchive(archive, name, img); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := n.Import(t.Context(), archive, ""); err != nil {
+			t.Fatal(err)
+		}
+		cfg := n.PodConfig()
+		c := node.ContainerConfig("c", "sh", "-c", "dd if=/dev/zero of=/var/data/f bs=1M count=12 2>/dev/null; sync; exec sleep 1000")
+		c.Image.Image = name
+		id := n.Run(n.Pod(cfg), cfg, c)
+		n.Until("the volume is counted", func() bool {
+			resp, err := n.ContainerStats(t.Context(), &runtimeapi.ContainerStatsRequest{ContainerId: id})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return resp.GetStats().GetWritableLayer().GetUsedBytes().GetValue() >= size
+		})
 	})
 }
 
