@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	mathrand "math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -68,6 +69,14 @@ func (a *app) playCommand() *cobra.Command {
 			fmt.Fprintf(errOut, "note: the containers are started once; restartPolicy %s needs --watch\n", p)
 		}
 		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+			if manifest.HasOwnUsers(pod) {
+				if o.FirstID, err = freeIDs(ctx, c); err != nil {
+					return err
+				}
+				if plan, err = manifest.Translate(pod, o); err != nil {
+					return err
+				}
+			}
 			p := &player{
 				client:    c,
 				plan:      plan,
@@ -80,7 +89,6 @@ func (a *app) playCommand() *cobra.Command {
 				return errors.Join(cri.Explain(err), p.undo(ctx, keep))
 			}
 			var code int32
-			var err error
 			switch {
 			case watch:
 				code, err = p.watch(ctx)
@@ -106,6 +114,38 @@ func (a *app) playCommand() *cobra.Command {
 	}
 	passesCodeOn(cmd, func() bool { return wait || watch })
 	return cmd
+}
+
+// freeIDs returns the first of the IDs of the host for a pod with a user namespace: a range that no
+// pod of the node has, chosen at random so that two pods that are played at once get two.
+func freeIDs(ctx context.Context, c *cri.Client) (uint32, error) {
+	pods, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		return 0, err
+	}
+	taken := map[uint32]bool{}
+	for _, p := range pods.GetItems() {
+		st, err := c.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: p.GetId()})
+		if cri.IsNotFound(err) {
+			continue // it was removed meanwhile
+		}
+		if err != nil {
+			return 0, err
+		}
+		for _, m := range st.GetStatus().GetLinux().GetNamespaces().GetOptions().GetUsernsOptions().GetUids() {
+			for at := m.GetHostId() / manifest.IDs; at <= (m.GetHostId()+max(m.GetLength(), 1)-1)/manifest.IDs; at++ {
+				taken[at] = true
+			}
+		}
+	}
+	// The first range is the host's own; numbers from half of all on are negative to some programs.
+	const ranges = 1<<31/manifest.IDs - 1
+	for range 4 * ranges {
+		if at := 1 + mathrand.Uint32N(ranges); !taken[at] {
+			return at * manifest.IDs, nil
+		}
+	}
+	return 0, errors.New("each range of IDs that a pod with hostUsers: false could have is another pod's; remove some of them")
 }
 
 func readFile(name string) ([]byte, error) {

@@ -124,6 +124,8 @@ func (t *translation) mounts(field string, c *corev1.Container) []*runtimeapi.Mo
 			HostPath:      t.plan.Volumes[at].Path,
 			ContainerPath: m.MountPath,
 			Readonly:      m.ReadOnly,
+			UidMappings:   t.ids(),
+			GidMappings:   t.ids(),
 			Propagation:   t.propagation(field+".mountPropagation", c, m.MountPropagation),
 		})
 	}

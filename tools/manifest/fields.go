@@ -19,12 +19,16 @@ var podFields = func() map[string]bool {
 	list := strings.Fields(`
 		apiVersion kind
 		metadata.name metadata.namespace metadata.uid metadata.labels metadata.annotations
-		spec.volumes[].name
+		spec.volumes[].name spec.volumes[].emptyDir.medium spec.volumes[].emptyDir.sizeLimit
 		spec.volumes[].hostPath.path spec.volumes[].hostPath.type
-		spec.hostNetwork spec.hostPID spec.hostIPC spec.shareProcessNamespace spec.hostname
+		spec.hostNetwork spec.hostPID spec.hostIPC spec.hostUsers spec.shareProcessNamespace spec.hostname
 		spec.dnsPolicy spec.dnsConfig.nameservers[] spec.dnsConfig.searches[] spec.dnsConfig.options[].name spec.dnsConfig.options[].value
 		spec.restartPolicy spec.terminationGracePeriodSeconds spec.runtimeClassName
 		spec.securityContext.runAsUser spec.securityContext.runAsGroup spec.securityContext.runAsNonRoot
+		spec.securityContext.fsGroup spec.securityContext.supplementalGroupsPolicy
+		spec.securityContext.appArmorProfile.type spec.securityContext.appArmorProfile.localhostProfile
+		spec.securityContext.seLinuxOptions.user spec.securityContext.seLinuxOptions.role
+		spec.securityContext.seLinuxOptions.type spec.securityContext.seLinuxOptions.level
 		spec.securityContext.supplementalGroups[] spec.securityContext.sysctls[].name spec.securityContext.sysctls[].value
 		spec.securityContext.seccompProfile.type spec.securityContext.seccompProfile.localhostProfile`)
 	for _, kind := range []string{"initContainers", "containers"} {
@@ -36,7 +40,10 @@ var podFields = func() map[string]bool {
 			volumeMounts[].name volumeMounts[].mountPath volumeMounts[].readOnly volumeMounts[].mountPropagation
 			securityContext.runAsUser securityContext.runAsGroup securityContext.runAsNonRoot securityContext.privileged
 			securityContext.readOnlyRootFilesystem securityContext.allowPrivilegeEscalation
-			securityContext.capabilities.add[] securityContext.capabilities.drop[]
+			securityContext.capabilities.add[] securityContext.capabilities.drop[] securityContext.procMount
+			securityContext.appArmorProfile.type securityContext.appArmorProfile.localhostProfile
+			securityContext.seLinuxOptions.user securityContext.seLinuxOptions.role
+			securityContext.seLinuxOptions.type securityContext.seLinuxOptions.level
 			securityContext.seccompProfile.type securityContext.seccompProfile.localhostProfile`) {
 			list = append(list, "spec."+kind+"[]."+f)
 		}

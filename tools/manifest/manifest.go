@@ -21,6 +21,9 @@ const (
 	DefaultVolumeDir = "/var/lib/berth-play"
 )
 
+// IDs is how many user and group IDs a pod with a user namespace has, as the kubelet gives it.
+const IDs = 65536
+
 // Options are what [Translate] needs to know and cannot read from the pod.
 type Options struct {
 	// LogDir is the directory of the logs of all pods. Empty means [DefaultLogDir].
@@ -34,6 +37,9 @@ type Options struct {
 	HostIP string
 	// HostDNS is what the pod's dnsConfig adds to, unless its dnsPolicy is None.
 	HostDNS *runtimeapi.DNSConfig
+	// FirstID is the first of the [IDs] user and group IDs of the host that a pod with hostUsers: false
+	// has for itself. Only such a pod needs them.
+	FirstID uint32
 	// IgnoreUnsupported makes Translate list the fields that berth does not support in
 	// [Plan.Ignored] instead of returning an error.
 	IgnoreUnsupported bool
@@ -97,6 +103,7 @@ type translation struct {
 	options    Options
 	plan       *Plan
 	namespaces *runtimeapi.NamespaceOption // of the sandbox and of all containers
+	policy     runtimeapi.SupplementalGroupsPolicy
 	errs       []error
 }
 
@@ -104,6 +111,9 @@ type translation struct {
 func (t *translation) bad(field, format string, args ...any) {
 	t.errs = append(t.errs, fmt.Errorf("%s: %s", field, fmt.Sprintf(format, args...)))
 }
+
+// HasOwnUsers reports whether a pod is to have a user namespace, so that [Options.FirstID] counts.
+func HasOwnUsers(pod *corev1.Pod) bool { return pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers }
 
 // Translate turns a pod into CRI configurations, as the kubelet would. The error names the paths of
 // all fields that are wrong or that berth does not support.

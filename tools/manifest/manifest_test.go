@@ -32,8 +32,9 @@ func TestTranslate(t *testing.T) {
 				t.Fatal(err)
 			}
 			o := Options{
-				UID:    "u-1",
-				HostIP: "192.0.2.7",
+				UID:     "u-1",
+				FirstID: 3 * IDs,
+				HostIP:  "192.0.2.7",
 				HostDNS: &runtimeapi.DNSConfig{
 					Servers:  []string{"192.0.2.53"},
 					Searches: []string{"example.org"},
@@ -186,7 +187,7 @@ func TestVolumesArePrepared(t *testing.T) {
 		{"file", "", ""}, {"file", "File", ""}, {"new", "Directory", ""},
 		{"none", "", "no such file"}, {"file", "Directory", "not of type"}, {"new", "File", "not of type"}, {"file", "Socket", "not of type"},
 	} {
-		err := Volume{"v", filepath.Join(dir, v.path), v.kind}.Prepare()
+		err := Volume{Name: "v", Path: filepath.Join(dir, v.path), Type: v.kind}.Prepare()
 		if v.problem == "" && err != nil || v.problem != "" && (err == nil || !strings.Contains(err.Error(), v.problem)) {
 			t.Errorf("%s as %q: got %v", v.path, v.kind, err)
 		}

@@ -88,7 +88,12 @@ func (t *translation) sandboxSecurity(sc *corev1.PodSecurityContext, to *runtime
 	if sc.RunAsUser != nil {
 		to.SecurityContext.RunAsGroup = number(sc.RunAsGroup)
 	}
-	to.SecurityContext.SupplementalGroups = sc.SupplementalGroups
+	to.SecurityContext.SupplementalGroups = t.groups()
+	t.policy = t.groupsPolicy(sc.SupplementalGroupsPolicy)
+	to.SecurityContext.SupplementalGroupsPolicy = t.policy
+	to.SecurityContext.SelinuxOptions = selinuxOptions(sc.SELinuxOptions)
+	to.SecurityContext.Apparmor = t.apparmor("spec.securityContext", sc.AppArmorProfile)
+	t.id("spec.securityContext.fsGroup", sc.FSGroup)
 	for _, y := range sc.Sysctls {
 		if to.Sysctls == nil {
 			to.Sysctls = map[string]string{}
@@ -121,7 +126,21 @@ func (t *translation) namespaceOptions() *runtimeapi.NamespaceOption {
 	if s.HostIPC {
 		n.Ipc = runtimeapi.NamespaceMode_NODE
 	}
+	if HasOwnUsers(t.pod) {
+		if s.HostNetwork || s.HostPID || s.HostIPC {
+			t.bad("spec.hostUsers", "false cannot be combined with hostNetwork, hostPID or hostIPC")
+		}
+		n.UsernsOptions = &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: t.ids(), Gids: t.ids()}
+	}
 	return n
+}
+
+// ids are the IDs of a pod with a user namespace; nil means that it has none.
+func (t *translation) ids() []*runtimeapi.IDMapping {
+	if !HasOwnUsers(t.pod) {
+		return nil
+	}
+	return []*runtimeapi.IDMapping{{HostId: t.options.FirstID, Length: IDs}}
 }
 
 func (t *translation) anyPrivileged() bool {

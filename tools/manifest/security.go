@@ -43,12 +43,18 @@ func (t *translation) security(field string, c *corev1.Container, p *Container) 
 		NamespaceOptions:   t.namespaces,
 		RunAsUser:          number(user),
 		RunAsGroup:         number(group),
-		SupplementalGroups: pod.SupplementalGroups,
+		SupplementalGroups: t.groups(),
+		SelinuxOptions:     selinuxOptions(cmp.Or(own.SELinuxOptions, pod.SELinuxOptions)),
+		Apparmor:           t.apparmor(field, cmp.Or(own.AppArmorProfile, pod.AppArmorProfile)),
 		NoNewPrivs:         own.AllowPrivilegeEscalation != nil && !*own.AllowPrivilegeEscalation,
 		Seccomp:            t.seccomp(field, profile, is(own.Privileged)),
 		Capabilities:       capabilities(own.Capabilities),
 	}
-	if !sc.Privileged {
+	sc.SupplementalGroupsPolicy = t.policy
+	if p := own.ProcMount; p != nil && *p != corev1.DefaultProcMount && *p != corev1.UnmaskedProcMount {
+		t.bad(field+".procMount", "%q is not Default or Unmasked", *p)
+	}
+	if !sc.Privileged && (own.ProcMount == nil || *own.ProcMount != corev1.UnmaskedProcMount) {
 		sc.MaskedPaths, sc.ReadonlyPaths = slices.Clone(maskedPaths), slices.Clone(readonlyPaths)
 	}
 	admin := slices.ContainsFunc(sc.GetCapabilities().GetAddCapabilities(), func(k string) bool {
@@ -64,6 +70,58 @@ func (t *translation) security(field string, c *corev1.Container, p *Container) 
 		p.NonRoot = user == nil
 	}
 	p.Config.Linux.SecurityContext = sc
+}
+
+// groups are the groups that each process of the pod has besides its own: fsGroup is one of them.
+func (t *translation) groups() []int64 {
+	sc := t.pod.Spec.SecurityContext
+	switch {
+	case sc == nil:
+		return nil
+	case sc.FSGroup == nil:
+		return sc.SupplementalGroups
+	}
+	return append(slices.Clone(sc.SupplementalGroups), *sc.FSGroup)
+}
+
+// groupsPolicy translates whether the groups of the image's user count as well.
+func (t *translation) groupsPolicy(p *corev1.SupplementalGroupsPolicy) runtimeapi.SupplementalGroupsPolicy {
+	switch {
+	case p == nil || *p == corev1.SupplementalGroupsPolicyMerge:
+	case *p == corev1.SupplementalGroupsPolicyStrict:
+		return runtimeapi.SupplementalGroupsPolicy_Strict
+	default:
+		t.bad("spec.securityContext.supplementalGroupsPolicy", "%q is not Merge or Strict", *p)
+	}
+	return runtimeapi.SupplementalGroupsPolicy_Merge
+}
+
+func selinuxOptions(o *corev1.SELinuxOptions) *runtimeapi.SELinuxOption {
+	if o == nil {
+		return nil
+	}
+	return &runtimeapi.SELinuxOption{User: o.User, Role: o.Role, Type: o.Type, Level: o.Level}
+}
+
+// apparmor translates the profile. A container without one gets the default of the runtime.
+func (t *translation) apparmor(field string, p *corev1.AppArmorProfile) *runtimeapi.SecurityProfile {
+	if p == nil {
+		return nil
+	}
+	switch p.Type {
+	case corev1.AppArmorProfileTypeRuntimeDefault:
+		return runtimeDefault()
+	case corev1.AppArmorProfileTypeUnconfined:
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
+	case corev1.AppArmorProfileTypeLocalhost:
+		if p.LocalhostProfile == nil || *p.LocalhostProfile == "" {
+			t.bad(field+".appArmorProfile.localhostProfile", "it is not the name of a profile")
+			return nil
+		}
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: *p.LocalhostProfile}
+	}
+	t.bad(field+".appArmorProfile.type", "%q is not RuntimeDefault, Unconfined or Localhost", p.Type)
+	return nil
 }
 
 func capabilities(k *corev1.Capabilities) *runtimeapi.Capability {

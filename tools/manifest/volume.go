@@ -12,16 +12,23 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Volume is a directory or file of the host. Type is the type of a hostPath volume, or [emptyDir].
+// Volume is a directory or file of the host. Type is the type of a hostPath volume, or [emptyDir] or
+// [memoryDir].
 type Volume struct {
 	Name, Path, Type string
+	Size             int64  // of a memoryDir, in bytes; 0 means half of the machine's memory
+	Group            *int64 // owns an empty directory, which gives it to the files in it; nil means none
 }
 
-// emptyDir is not a type of hostPath volumes in the API.
-const emptyDir = "EmptyDir"
+// Not types of hostPath volumes in the API: an empty directory on the disk, and one in memory.
+const (
+	emptyDir  = "EmptyDir"
+	memoryDir = "EmptyDirInMemory"
+)
 
 // volumes translates the pod's volumes.
 func (t *translation) volumes() {
@@ -37,7 +44,10 @@ func (t *translation) volumes() {
 		}
 		// A kind of volume that is not supported was reported by unsupported already. When such
 		// fields are ignored, an empty directory takes the volume's place, so that its mounts work.
-		planned := Volume{v.Name, path.Join(dir, v.Name), emptyDir}
+		planned := Volume{Name: v.Name, Path: path.Join(dir, v.Name), Type: emptyDir, Group: t.fsGroup()}
+		if v.EmptyDir != nil {
+			t.emptyDir(field+".emptyDir", v.EmptyDir, &planned)
+		}
 		if v.HostPath != nil {
 			kind := corev1.HostPathUnset
 			if v.HostPath.Type != nil {
@@ -46,18 +56,53 @@ func (t *translation) volumes() {
 			if !path.IsAbs(v.HostPath.Path) || slices.Contains(strings.Split(v.HostPath.Path, "/"), "..") {
 				t.bad(field+".hostPath.path", "%q is not an absolute path without ..", v.HostPath.Path)
 			}
-			planned = Volume{v.Name, path.Clean(v.HostPath.Path), string(kind)}
+			planned = Volume{Name: v.Name, Path: path.Clean(v.HostPath.Path), Type: string(kind)}
 		}
 		t.plan.Volumes = append(t.plan.Volumes, planned)
 	}
+}
+
+// emptyDir translates where an empty directory is, and how large it may become. Only the file system of
+// one in memory has a size: the kubelet holds one on the disk to its limit by eviction.
+func (t *translation) emptyDir(field string, e *corev1.EmptyDirVolumeSource, to *Volume) {
+	switch e.Medium {
+	case corev1.StorageMediumDefault:
+	case corev1.StorageMediumMemory:
+		to.Type = memoryDir
+	default:
+		t.bad(field+".medium", "%q is not Memory, or left out", e.Medium)
+		return
+	}
+	switch size := e.SizeLimit; {
+	case size == nil:
+	case size.Sign() < 0:
+		t.bad(field+".sizeLimit", "%s is negative", size.String())
+	case to.Type == memoryDir:
+		to.Size = size.Value()
+	case t.options.IgnoreUnsupported:
+		t.plan.Ignored = append(t.plan.Ignored, field+".sizeLimit")
+	default:
+		t.bad(field+".sizeLimit", "nothing limits a directory on the disk; use medium: Memory, remove it, or use --ignore-unsupported")
+	}
+}
+
+// fsGroup returns the group of the pod's volumes; nil means none.
+func (t *translation) fsGroup() *int64 {
+	if sc := t.pod.Spec.SecurityContext; sc != nil {
+		return sc.FSGroup
+	}
+	return nil
 }
 
 // Prepare creates the volume where its type asks for that, and checks that it is what its type
 // says. The modes are those that the kubelet uses.
 func (v Volume) Prepare() error {
 	switch corev1.HostPathType(v.Type) {
-	case emptyDir:
-		return v.makeEmptyDir()
+	case emptyDir, memoryDir:
+		if err := v.makeEmptyDir(); err != nil {
+			return fmt.Errorf("make volume %s: %w", v.Name, err)
+		}
+		return nil
 	case corev1.HostPathDirectoryOrCreate:
 		if err := os.MkdirAll(v.Path, 0o755); err != nil {
 			return fmt.Errorf("make volume %s: %w", v.Name, err)
@@ -84,15 +129,36 @@ func (v Volume) Prepare() error {
 // makeEmptyDir makes the directory writable for every user, because a container may run as any
 // user. The directory above it keeps other users of the host out.
 func (v Volume) makeEmptyDir() error {
-	err := os.MkdirAll(filepath.Dir(v.Path), 0o700)
-	if err == nil {
-		err = os.MkdirAll(v.Path, 0o777)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(v.Path), 0o700), os.MkdirAll(v.Path, 0o777)); err != nil {
+		return err
 	}
-	if err == nil {
-		err = os.Chmod(v.Path, 0o777) // MkdirAll applies the umask
+	if v.Type == memoryDir {
+		if err := v.mount(); err != nil {
+			return err
+		}
 	}
-	if err != nil {
-		return fmt.Errorf("make volume %s: %w", v.Name, err)
+	mode := fs.FileMode(0o777)
+	if v.Group != nil {
+		if err := os.Chown(v.Path, -1, int(*v.Group)); err != nil {
+			return fmt.Errorf("give it to the group %d of fsGroup, which only root can: %w", *v.Group, err)
+		}
+		mode |= fs.ModeSetgid
+	}
+	return os.Chmod(v.Path, mode) // MkdirAll applies the umask
+}
+
+// mount mounts a file system in memory at the directory, unless there is one.
+func (v Volume) mount() error {
+	var own, above unix.Stat_t
+	if err := errors.Join(unix.Stat(v.Path, &own), unix.Stat(filepath.Dir(v.Path), &above)); err != nil || own.Dev != above.Dev {
+		return err
+	}
+	options := ""
+	if v.Size > 0 {
+		options = fmt.Sprintf("size=%d", v.Size)
+	}
+	if err := unix.Mount("tmpfs", v.Path, "tmpfs", 0, options); err != nil {
+		return fmt.Errorf("mount a tmpfs, which only root can: %w", err)
 	}
 	return nil
 }
@@ -120,7 +186,18 @@ func RemoveVolumes(dir, uid string) error {
 	if !plainWord.MatchString(uid) {
 		return nil
 	}
-	if err := os.RemoveAll(filepath.Join(dir, uid)); err != nil {
+	own := filepath.Join(dir, uid)
+	entries, err := os.ReadDir(own)
+	for _, e := range entries {
+		// EINVAL: nothing is mounted there. EPERM: a user without root has mounted nothing.
+		if uerr := unix.Unmount(filepath.Join(own, e.Name()), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); uerr != nil && !errors.Is(uerr, unix.EINVAL) && !errors.Is(uerr, unix.EPERM) {
+			err = errors.Join(err, fmt.Errorf("unmount %s: %w", e.Name(), uerr))
+		}
+	}
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		err = os.RemoveAll(own)
+	}
+	if err != nil {
 		return fmt.Errorf("remove the volumes of pod %s: %w", uid, err)
 	}
 	return nil

@@ -208,6 +208,9 @@ func wrap(v any) (*structpb.Struct, error) {
 // it is an earlier berth, or another runtime.
 func IsUnimplemented(err error) bool { return status.Code(err) == codes.Unimplemented }
 
+// IsNotFound reports whether a call has failed because its object is not there.
+func IsNotFound(err error) bool { return status.Code(err) == codes.NotFound }
+
 func (c *Client) admin(ctx context.Context, name string, in map[string]any, out any) error {
 	req, err := structpb.NewStruct(in)
 	if err != nil {
