@@ -14,35 +14,34 @@ import (
 )
 
 // openCheckpoints makes what writes checkpoints, and what makes pods from them.
-func (d *daemon) openCheckpoints() error {
-	d.checkpoints = checkpoint.New(checkpoint.Config{
-		Dir:     filepath.Join(d.cfg.Root, "checkpoints"),
-		Pods:    d.core.Pods,
-		Runtime: d.ctrd,
-		Begin:   d.beginCheckpoint,
+func (s *serving) openCheckpoints(w wings) {
+	s.checkpoints = checkpoint.New(checkpoint.Config{
+		Dir:     filepath.Join(w.cfg.Root, "checkpoints"),
+		Pods:    w.heart.core.Pods,
+		Runtime: w.engine.ctrd,
+		Begin:   s.beginCheckpoint,
 		Thaw:    cgroup.Thaw,
 
-		MaxBytes: int64(d.cfg.Checkpoint.MaxMiB) << 20,
-		Logger:   d.log.Logger,
+		MaxBytes: int64(w.cfg.Checkpoint.MaxMiB) << 20,
+		Logger:   w.log.Logger,
 	})
-	d.restorer = checkpoint.NewRestorer(checkpoint.RestorerConfig{
-		Dir:  filepath.Join(d.cfg.Root, "restored-pods"),
-		Pods: d.core.Pods,
+	s.restorer = checkpoint.NewRestorer(checkpoint.RestorerConfig{
+		Dir:  filepath.Join(w.cfg.Root, "restored-pods"),
+		Pods: w.heart.core.Pods,
 		ImageID: func(ref string) string {
-			img, err := d.images.Resolve(ref)
+			img, err := w.images.service.Resolve(ref)
 			if err != nil {
 				return ""
 			}
 			return img.ID
 		},
-		Logger: d.log.Logger,
+		Logger: w.log.Logger,
 	})
-	return nil
 }
 
 // beginCheckpoint puts a checkpoint on record, which reads all of a container's memory.
-func (d *daemon) beginCheckpoint(ctx context.Context, t pod.Target, location string) (end func(error), err error) {
-	v, err := d.access.Begin(stream.Access{
+func (s *serving) beginCheckpoint(ctx context.Context, t pod.Target, location string) (end func(error), err error) {
+	v, err := s.access.Begin(stream.Access{
 		What:   "checkpoint",
 		Target: t,
 		By:     event.ClientOf(ctx),

@@ -42,6 +42,9 @@ type Ports struct {
 	pod.Ports
 	// Load reads the records, once, before anything else. An error ends the core.
 	Load func() (state.Loaded, error)
+	// Loaded is called with the records before they are restored, to tell the names of what they are
+	// of. It may be nil.
+	Loaded func(all state.Loaded, named func(id string, of event.Names))
 	// Restored is called once everything that runs is watched again. It may be nil.
 	Restored func()
 	// Removed is called with the ID of what has no record any more. It must not block, and may be
@@ -116,6 +119,9 @@ func (c *Core) Run(ctx context.Context) error {
 		loaded, err := c.ports.Load()
 		if err != nil {
 			return fmt.Errorf("load the records: %w", err)
+		}
+		if c.ports.Loaded != nil {
+			c.ports.Loaded(loaded, c.obs.Named)
 		}
 		c.Pods.Restore(loaded)
 		if c.ports.Restored != nil {

@@ -3,8 +3,10 @@
 // Package daemon wires the rooms together and runs them: the order of start and stop, health, and
 // what becomes of a panic.
 //
-// What is opened is a table (daemon.go), in which each row needs no other than those above it, but
-// for what the rooms call back. What runs is a table of parts in the order of life (parts.go).
+// Each wing is a struct that the function which opens it makes complete, from wings that are complete
+// already: the order is in the types (wings.go). The controller and the rooms that it calls need each
+// other. These rooms are opened first and are given asked (history.go), which has the controller
+// before anything runs. What runs is a table of parts in the order of life (parts.go).
 //
 // # Start
 //

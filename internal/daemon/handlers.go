@@ -15,9 +15,9 @@ import (
 )
 
 // makeHandlers completes the configured runtimes with what berth brings along.
-func (d *daemon) makeHandlers() (map[string]pod.Handler, error) {
+func (b base) makeHandlers() (map[string]pod.Handler, error) {
 	out := map[string]pod.Handler{}
-	for name, r := range d.cfg.Runtimes {
+	for name, r := range b.cfg.Runtimes {
 		h := pod.Handler{
 			Name:                         name,
 			Type:                         r.Type,
@@ -37,25 +37,25 @@ func (d *daemon) makeHandlers() (map[string]pod.Handler, error) {
 			ContainerAnnotations:         r.ContainerAnnotations,
 		}
 		if r.BaseSpec != "" {
-			base, err := spec.LoadBase(r.BaseSpec)
+			loaded, err := spec.LoadBase(r.BaseSpec)
 			if err != nil {
 				return nil, fmt.Errorf("runtimes.%s.base_spec: %w", name, err)
 			}
-			h.BaseSpec = base
+			h.BaseSpec = loaded
 		}
-		if d.embeds() && r.IsRunc() {
+		if b.embeds() && r.IsRunc() {
 			if h.Binary == "" {
-				h.Binary = filepath.Join(d.libexec, "runc")
+				h.Binary = filepath.Join(b.libexec, "runc")
 			}
 			if h.Root == "" {
-				h.Root = filepath.Join(d.cfg.State, "runc")
+				h.Root = filepath.Join(b.cfg.State, "runc")
 			}
 		}
-		if logger := filepath.Join(d.libexec, "berth-logger"); r.IsRunc() && d.cfg.Tricks.KeepOutput {
+		if logger := filepath.Join(b.libexec, "berth-logger"); r.IsRunc() && b.cfg.Tricks.KeepOutput {
 			if _, err := os.Stat(logger); err == nil {
 				h.Logger = logger
 			} else {
-				d.log.Warn("berth-logger is not installed: output that containers write while berth is away can be lost", "err", err)
+				b.log.Warn("berth-logger is not installed: output that containers write while berth is away can be lost", "err", err)
 			}
 		}
 		out[name] = h

@@ -20,16 +20,16 @@ func TestAHandlerOfRuncsShimGetsWhatBerthBringsAlong(t *testing.T) {
 	if err := os.WriteFile(logger, nil, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	d := &daemon{libexec: libexec}
-	d.cfg.State = "/state"
-	d.cfg.Tricks.KeepOutput = true
-	d.cfg.Runtimes = map[string]config.Runtime{
+	b := base{libexec: libexec}
+	b.cfg.State = "/state"
+	b.cfg.Tricks.KeepOutput = true
+	b.cfg.Runtimes = map[string]config.Runtime{
 		"runc": {Type: "io.containerd.runc.v2"},
 		"path": {Type: "/opt/bin/containerd-shim-runc-v2"},
 		"own":  {Type: "/opt/bin/containerd-shim-runc-v2", Binary: "/opt/bin/crun", Root: "/run/crun"},
 		"vm":   {Type: "io.containerd.kata.v2"},
 	}
-	handlers, err := d.makeHandlers()
+	handlers, err := b.makeHandlers()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,19 +45,19 @@ func TestAHandlerOfRuncsShimGetsWhatBerthBringsAlong(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
 	}
-	d.cfg.Tricks.KeepOutput = false
-	if handlers, err = d.makeHandlers(); err != nil || handlers["runc"].Logger != "" {
+	b.cfg.Tricks.KeepOutput = false
+	if handlers, err = b.makeHandlers(); err != nil || handlers["runc"].Logger != "" {
 		t.Errorf("berth-logger is used although tricks.keep_output is off: %q, %v", handlers["runc"].Logger, err)
 	}
 }
 
 func TestContainerdTakesUpItsTasksWhereTheyAreNotSetAside(t *testing.T) {
-	d := &daemon{cfg: config.Default(), log: &asynclog.Log{Logger: slog.New(slog.DiscardHandler)}}
-	if d.embedConfig().LeaveTasks {
+	b := base{cfg: config.Default(), log: &asynclog.Log{Logger: slog.New(slog.DiscardHandler)}}
+	if b.embedConfig().LeaveTasks {
 		t.Error("tasks are left although tricks.set_aside is on")
 	}
-	d.cfg.Tricks.SetAside = false
-	if !d.embedConfig().LeaveTasks {
+	b.cfg.Tricks.SetAside = false
+	if !b.embedConfig().LeaveTasks {
 		t.Error("tasks are set aside although tricks.set_aside is off")
 	}
 }

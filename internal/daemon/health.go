@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	containerd "github.com/containerd/containerd/v2/version"
+	ctrdversion "github.com/containerd/containerd/v2/version"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/base/config"
@@ -48,28 +48,28 @@ type health struct {
 	podCIDR atomic.Pointer[string] // as the kubelet has sent it; nil: it has not
 }
 
-func (d *daemon) health() *health {
-	where := d.cfg.Containerd.Address
-	if d.embeds() {
+func newHealth(w wings) *health {
+	where := w.cfg.Containerd.Address
+	if w.embeds() {
 		where = "embedded"
 	}
 	return &health{
-		away:           d.away,
-		notWritten:     d.store.NotWritten,
+		away:           w.containerd.away,
+		notWritten:     w.records.NotWritten,
 		containerd:     where,
-		embedded:       d.embeds(),
+		embedded:       w.embeds(),
 		began:          time.Now(),
-		network:        d.network,
-		handlers:       d.host.handlers,
-		defaultHandler: d.cfg.DefaultRuntime,
-		probe:          d.probe,
-		preload:        d.preload,
-		policy:         d.policy,
-		plugins:        d.plugins,
-		apparmor:       d.host.apparmor,
-		settings:       &d.settings,
-		exact:          d.kernel.Exact(),
-		log:            d.log.Logger,
+		network:        w.host.network,
+		handlers:       w.host.handlers,
+		defaultHandler: w.cfg.DefaultRuntime,
+		probe:          w.engine.probe,
+		preload:        w.images.preload,
+		policy:         w.images.policy,
+		plugins:        w.hooks.plugins,
+		apparmor:       w.host.apparmor,
+		settings:       w.settings,
+		exact:          w.host.kernel.Exact(),
+		log:            w.log.Logger,
 	}
 }
 
@@ -109,7 +109,7 @@ func (h *health) Info() map[string]any {
 		"warnings":           warnings,
 	}
 	if h.embedded { // another one would have to be asked, and may not answer
-		info["containerdVersion"], _, _ = strings.Cut(containerd.Version, "+")
+		info["containerdVersion"], _, _ = strings.Cut(ctrdversion.Version, "+")
 	}
 	return info
 }

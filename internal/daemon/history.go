@@ -23,43 +23,51 @@ import (
 	"berth/internal/engine/adopt"
 	"berth/internal/heart/pod"
 	"berth/internal/heart/state"
+	"berth/internal/history/observe"
 	"berth/internal/history/recorder"
 )
 
-// openRecorder opens the flight recorder.
-func (d *daemon) openRecorder() error {
+// history keeps what happened, and traces it.
+type history struct {
+	recorder *recorder.Recorder
+	tracing  *observe.Tracing // nil if tracing is off
+}
+
+// openHistory opens the flight recorder, which asks pods, and begins to send traces if that is
+// configured.
+func openHistory(ctx context.Context, b base, pods *asked) (h history, err error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		d.log.Warn("it is not known which boot this is: the timeline may take a reboot for a restart", "err", err)
+		b.log.Warn("it is not known which boot this is: the timeline may take a reboot for a restart", "err", err)
 	}
 	cfg := recorder.Config{
-		MaxBytes: int64(d.cfg.Timeline.MaxMiB) << 20,
-		MaxAge:   time.Duration(d.cfg.Timeline.MaxAge),
-		Names:    d.namesOf,
-		Seen:     d.lastSeen,
+		MaxBytes: int64(b.cfg.Timeline.MaxMiB) << 20,
+		MaxAge:   time.Duration(b.cfg.Timeline.MaxAge),
+		Names:    pods.names,
+		Seen:     pods.lastSeen,
 		Version:  version.String(),
 		Boot:     strings.TrimSpace(string(boot)),
-		Log:      d.log.Logger,
+		Log:      b.log.Logger,
 	}
-	if d.cfg.Timeline.MaxMiB > 0 {
-		cfg.Dir = filepath.Join(d.cfg.Root, "timeline")
+	if b.cfg.Timeline.MaxMiB > 0 {
+		cfg.Dir = filepath.Join(b.cfg.Root, "timeline")
 	}
-	d.recorder = recorder.Open(cfg)
-	d.undo = append(d.undo, d.recorder.Close)
-	return nil
+	h.recorder = recorder.Open(cfg)
+	b.undo.add(h.recorder.Close)
+	if h.tracing, err = observe.NewTracing(ctx, b.cfg.Tracing); h.tracing != nil {
+		b.undo.add(h.tracing.Close)
+	}
+	return h, err
 }
 
 // load reads the records, and has the recorder add the exits that the timeline lacks.
-func (d *daemon) load() (state.Loaded, error) {
-	all, err := d.store.Load()
+func (h history) load(store *state.Store) (state.Loaded, error) {
+	all, err := store.Load()
 	if err == nil {
 		err = halfAdopted(all)
 	}
 	if err == nil {
-		d.recorder.Recall(endedOf(all))
-		for id, of := range namesAmong(all) {
-			d.core.obs.Named(id, of)
-		}
+		h.recorder.Recall(endedOf(all))
 	}
 	return all, err
 }
@@ -98,18 +106,16 @@ func endedOf(all state.Loaded) (ended []recorder.Ended) {
 	return ended
 }
 
-// namesAmong returns the names of everything that is on record, by ID.
-func namesAmong(all state.Loaded) map[string]event.Names {
-	by := map[string]event.Names{}
+// nameAll tells the names of everything that is on record.
+func nameAll(all state.Loaded, named func(id string, of event.Names)) {
 	pods := map[string]*runtimeapi.PodSandboxConfig{}
 	for _, sb := range all.Sandboxes {
 		pods[sb.ID] = sb.Config
-		by[sb.ID] = namesIn(sb.ID, sb.Config, nil)
+		named(sb.ID, namesIn(sb.ID, sb.Config, nil))
 	}
 	for _, c := range all.Containers {
-		by[c.ID] = namesIn(c.PodID, pods[c.PodID], c.Config)
+		named(c.ID, namesIn(c.PodID, pods[c.PodID], c.Config))
 	}
-	return by
 }
 
 // namesIn returns the names of a container, or of a sandbox where c is nil.
@@ -126,9 +132,14 @@ func namesIn(sandbox string, p *runtimeapi.PodSandboxConfig, c *runtimeapi.Conta
 	return n
 }
 
-// namesOf returns the names of what has a record.
-func (d *daemon) namesOf(id string) (event.Names, bool) {
-	t, err := d.core.Pods.Target(id)
+// asked is the controller as the rooms see it that it calls itself, and that are opened before it for
+// this reason: the recorder, NRI plug-ins and cAdvisor's service. None of them asks before parts run,
+// and by then the controller is there.
+type asked struct{ *pod.Controller }
+
+// names returns the names of a sandbox or container that has a record.
+func (a *asked) names(id string) (event.Names, bool) {
+	t, err := a.Target(id)
 	if err != nil {
 		return event.Names{}, false
 	}
@@ -138,8 +149,8 @@ func (d *daemon) namesOf(id string) (event.Names, bool) {
 // lastSeen returns the last that is to be seen of a container that has ended. Its cgroup is there
 // for a moment, so it is read first. Its log is read once all that it wrote is there, or when ctx
 // ends.
-func (d *daemon) lastSeen(ctx context.Context, id string) recorder.Seen {
-	t, err := d.core.Pods.Target(id)
+func (a *asked) lastSeen(ctx context.Context, id string) recorder.Seen {
+	t, err := a.Target(id)
 	if err != nil {
 		return recorder.Seen{}
 	}
@@ -147,11 +158,11 @@ func (d *daemon) lastSeen(ctx context.Context, id string) recorder.Seen {
 	if dir := t.Process.Cgroup; dir != "" {
 		s.Memory, s.CPU = usedIn(dir)
 	}
-	if st, err := d.core.Pods.ContainerStatus(ctx, id, false); err == nil && st.GetStatus().GetReason() == exit.ReasonOOMKilled {
-		s.Beside = d.largestBeside(t)
+	if st, err := a.ContainerStatus(ctx, id, false); err == nil && st.GetStatus().GetReason() == exit.ReasonOOMKilled {
+		s.Beside = a.largestBeside(t)
 	}
 	if t.HasEnded() {
-		_ = d.core.Pods.Drained(ctx, id) // or else the end of what is there
+		_ = a.Drained(ctx, id) // or else the end of what is there
 	}
 	if path := t.Config.GetLogPath(); path != "" && t.PodConfig.GetLogDirectory() != "" {
 		s.Log, _ = lastLines(t.PodConfig.GetLogDirectory(), path)
@@ -161,9 +172,9 @@ func (d *daemon) lastSeen(ctx context.Context, id string) recorder.Seen {
 
 // largestBeside returns the container that has used most memory of those beside one in its pod, as
 // far as their cgroups are there; nil for none.
-func (d *daemon) largestBeside(t pod.Target) (largest event.Use) {
-	for _, c := range d.core.Pods.ListContainers(&runtimeapi.ContainerFilter{PodSandboxId: t.PodID}) {
-		beside, err := d.core.Pods.Target(c.GetId())
+func (a *asked) largestBeside(t pod.Target) (largest event.Use) {
+	for _, c := range a.ListContainers(&runtimeapi.ContainerFilter{PodSandboxId: t.PodID}) {
+		beside, err := a.Target(c.GetId())
 		if err != nil || beside.ID == t.ID || beside.Process.Cgroup == "" {
 			continue
 		}

@@ -16,98 +16,126 @@ import (
 	"berth/internal/images/durable"
 	"berth/internal/images/image"
 	"berth/internal/images/imagestore"
+	"berth/internal/images/peer"
+	"berth/internal/images/policy"
 )
 
-// openImageStore makes what pulls, unpacks and removes containerd's images.
-func (d *daemon) openImageStore() error {
-	cfg := d.cfg
+// images has containerd's images, what decides which of them are allowed, and what shares them.
+type images struct {
+	base
+	link    *link // whether containerd is there
+	stored  *imagestore.Store
+	service *image.Service
+	preload *image.Preload
+	policy  *policy.Guard
+	peers   *peer.Server // nil: nothing is served to peers
+}
+
+// openImages makes what pulls, unpacks and removes containerd's images, and the list of them.
+func openImages(b base, c *containerd, owner string) (im images, err error) {
+	im = images{base: b, link: c.link}
+	contents := &shared{link: c.link}
+	var asks imagestore.Peers
+	im.peers, asks = openPeers(b, contents)
+	if im.stored, err = openStore(b, c, asks, owner); err != nil {
+		return im, err
+	}
+	contents.stored = im.stored
+	im.policy = openPolicy(b)
+	im.service = image.New(im.stored, image.Config{
+		PullTimeout:       time.Duration(b.cfg.Image.PullTimeout),
+		MinBytesPerMinute: int64(b.cfg.Image.MinBytesPerMinute),
+		Needed:            sandboxImages(b.cfg.Runtimes),
+		Pinned:            b.cfg.Image.Pinned,
+		Logger:            b.log.Logger,
+		Panicked:          b.panickedOverImage,
+		Pulled:            b.metrics.Pulled,
+		Policy:            pullPolicy{im.policy},
+	})
+	im.stored.SetDiscard(b.cfg.Image.DiscardBlobs)
+	im.preload = image.NewPreload(im.service, image.PreloadConfig{
+		Dir:    b.cfg.Image.PreloadDir,
+		Memory: filepath.Join(b.cfg.Root, "preload.json"),
+		Ready:  c.link.await,
+	})
+	return im, nil
+}
+
+// openStore makes the store of containerd's images.
+func openStore(b base, c *containerd, asks imagestore.Peers, owner string) (*imagestore.Store, error) {
+	cfg := b.cfg
 	contents, dirs := "", []string(nil)
-	if d.embeds() {
-		contents = d.embedConfig().Root
+	if b.embeds() {
+		contents = b.embedConfig().Root
 		dirs = []string{contents} // which may be a disk of its own
 	}
 	boot, err := durable.OpenBoot(cfg.Root, dirs...)
 	if err != nil {
-		d.log.Warn("it cannot be noted in which boot images are made: after a power cut they may be checked needlessly, or not at all", "err", err)
+		b.log.Warn("it cannot be noted in which boot images are made: after a power cut they may be checked needlessly, or not at all", "err", err)
 	}
-	if d.stored, err = imagestore.New(d.conn, imagestore.Config{
+	stored, err := imagestore.New(c.conn, imagestore.Config{
 		Snapshotter:            cfg.Containerd.Snapshotter,
 		Snapshotters:           handlerSnapshotters(cfg.Runtimes),
 		RegistryDir:            cfg.Image.RegistryDir,
 		DecryptionKeysDir:      cfg.Image.DecryptionKeysDir,
 		Credentials:            credentials(cfg.Image.Auth),
 		MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads,
-		MaxConcurrentUnpacks:   d.unpacks(),
-		Owner:                  d.store.Owner(),
+		MaxConcurrentUnpacks:   b.unpacks(),
+		Owner:                  owner,
 		MountDir:               filepath.Join(cfg.State, "images"),
-		Logger:                 d.log.Logger,
-		Panicked:               d.panickedOverImage,
+		Logger:                 b.log.Logger,
+		Panicked:               b.panickedOverImage,
 		Boot:                   boot,
 		Root:                   contents,
 		WriteLate:              !cfg.Tricks.WriteEarly,
-		Checked:                d.metrics.DurabilityChecked,
-		Peers:                  d.asks,
-	}); err != nil {
-		return err
+		Checked:                b.metrics.DurabilityChecked,
+		Peers:                  asks,
+	})
+	if err != nil {
+		return nil, err
 	}
-	if d.embeds() { // whatever else uses another containerd may make images there after this one has stopped
-		d.undo = append(d.undo, d.stored.Settle)
+	if b.embeds() { // whatever else uses another containerd may make images there after this one has stopped
+		b.undo.add(stored.Settle)
 	}
-	return nil
+	return stored, nil
 }
 
-// openImages makes the image service, and what imports the archives of a directory.
-func (d *daemon) openImages() error {
-	cfg := d.cfg
-	d.images = image.New(d.stored, image.Config{
-		PullTimeout:       time.Duration(cfg.Image.PullTimeout),
-		MinBytesPerMinute: int64(cfg.Image.MinBytesPerMinute),
-		Needed:            sandboxImages(cfg.Runtimes),
-		Pinned:            cfg.Image.Pinned,
-		Logger:            d.log.Logger,
-		Panicked:          d.panickedOverImage,
-		Pulled:            d.metrics.Pulled,
-		Policy:            pullPolicy{d.policy},
-	})
-	d.stored.SetDiscard(cfg.Image.DiscardBlobs)
-	d.preload = image.NewPreload(d.images, image.PreloadConfig{
-		Dir:    cfg.Image.PreloadDir,
-		Memory: filepath.Join(cfg.Root, "preload.json"),
-		Ready:  d.link.await,
-	})
-	return nil
+// servePeers serves peers, if an address is configured.
+func (im images) servePeers(ctx context.Context) error {
+	if im.peers == nil {
+		<-ctx.Done()
+		return nil
+	}
+	return im.peers.Run(ctx)
 }
-
-// panickedOverImage counts a panic over an image.
-func (d *daemon) panickedOverImage() { d.metrics.Panicked("image") }
 
 // imageChanged takes note of an image event of containerd.
-func (d *daemon) imageChanged(name string) {
-	d.images.Changed(name)
-	d.stored.MayHaveChanged()
+func (im images) imageChanged(name string) {
+	im.service.Changed(name)
+	im.stored.MayHaveChanged()
 }
 
 // keepDurable keeps a power cut from making images wrong, once containerd is there.
-func (d *daemon) keepDurable(ctx context.Context) error {
-	if d.link.await(ctx) != nil {
+func (im images) keepDurable(ctx context.Context) error {
+	if im.link.await(ctx) != nil {
 		return nil // ctx has ended
 	}
-	return d.stored.KeepDurable(ctx)
+	return im.stored.KeepDurable(ctx)
 }
 
 // unpacks returns how many layers of an image are unpacked at the same time. Another containerd
 // unpacks itself, layer by layer.
-func (d *daemon) unpacks() int {
-	if !d.embeds() {
+func (b base) unpacks() int {
+	if !b.embeds() {
 		return 1
 	}
-	return d.cfg.Image.MaxConcurrentUnpacks
+	return b.cfg.Image.MaxConcurrentUnpacks
 }
 
-// images plugs package image into the controller.
-type images struct{ s *image.Service }
+// podImages plugs package image into the controller.
+type podImages struct{ s *image.Service }
 
-func (i images) Resolve(ref string) (pod.Image, error) {
+func (i podImages) Resolve(ref string) (pod.Image, error) {
 	img, err := i.s.Resolve(ref)
 	if err != nil {
 		return pod.Image{}, err
@@ -131,16 +159,16 @@ func (i images) Resolve(ref string) (pod.Image, error) {
 }
 
 // Pull fetches an image that berth needs, with the credentials that are configured.
-func (i images) Pull(ctx context.Context, ref string) (pod.Image, error) {
+func (i podImages) Pull(ctx context.Context, ref string) (pod.Image, error) {
 	return i.pull(ctx, ref, image.Caller{Name: "berth itself", Itself: true})
 }
 
 // PullFor fetches an image for a pod, with the credentials that are configured.
-func (i images) PullFor(ctx context.Context, of *runtimeapi.PodSandboxMetadata, ref string) (pod.Image, error) {
+func (i podImages) PullFor(ctx context.Context, of *runtimeapi.PodSandboxMetadata, ref string) (pod.Image, error) {
 	return i.pull(ctx, ref, image.Caller{Name: of.GetNamespace() + "/" + of.GetName(), Namespace: of.GetNamespace()})
 }
 
-func (i images) pull(ctx context.Context, ref string, who image.Caller) (pod.Image, error) {
+func (i podImages) pull(ctx context.Context, ref string, who image.Caller) (pod.Image, error) {
 	id, err := i.s.Pull(ctx, ref, nil, who)
 	if err != nil {
 		return pod.Image{}, err
@@ -148,24 +176,24 @@ func (i images) pull(ctx context.Context, ref string, who image.Caller) (pod.Ima
 	return i.Resolve(id)
 }
 
-func (i images) Files(ctx context.Context, img pod.Image) (passwd, group []byte, err error) {
+func (i podImages) Files(ctx context.Context, img pod.Image) (passwd, group []byte, err error) {
 	return i.s.Files(ctx, img.ChainID)
 }
 
 // Name returns what the status of a container shows as its image.
-func (i images) Name(id, asked string) string { return i.s.Name(id, asked) }
+func (i podImages) Name(id, asked string) string { return i.s.Name(id, asked) }
 
 // Unpack makes the snapshots of an image that is there without them.
-func (i images) Unpack(ctx context.Context, img pod.Image) error {
+func (i podImages) Unpack(ctx context.Context, img pod.Image) error {
 	return i.s.Unpack(ctx, img.ID, img.Snapshotter)
 }
 
 // Checkpoint reads the checkpoint that an image holds.
-func (i images) Checkpoint(ctx context.Context, img pod.Image) (io.ReadCloser, error) {
+func (i podImages) Checkpoint(ctx context.Context, img pod.Image) (io.ReadCloser, error) {
 	return i.s.Checkpoint(ctx, img.ID)
 }
 
-func (i images) CopyOut(ctx context.Context, img pod.Image, dirs map[string]string) error {
+func (i podImages) CopyOut(ctx context.Context, img pod.Image, dirs map[string]string) error {
 	return i.s.CopyOut(ctx, img.ChainID, dirs)
 }
 
@@ -173,15 +201,16 @@ func (i images) CopyOut(ctx context.Context, img pod.Image, dirs map[string]stri
 // time.
 type known struct {
 	*image.Service
-	d *daemon
+	containerd *containerd
+	core       *Core
 }
 
 func (k known) wait() error {
 	select {
-	case <-k.d.link.met:
+	case <-k.containerd.link.met:
 		return nil
 	default:
-		return k.d.reach(context.Background())
+		return k.containerd.reach(context.Background())
 	}
 }
 
@@ -203,24 +232,24 @@ func (k known) Status(ref string) (*runtimeapi.Image, *image.Image, error) {
 
 // Pull fetches an image.
 func (k known) Pull(ctx context.Context, ref string, auth *runtimeapi.AuthConfig, who image.Caller) (string, error) {
-	if err := k.d.reach(ctx); err != nil {
+	if err := k.containerd.reach(ctx); err != nil {
 		return "", fmt.Errorf("pull %s: %w", ref, err)
 	}
-	began, pod := time.Now(), k.d.podCalled(who.Name)
-	k.d.core.obs.Note(pod, event.PullBegan{By: event.ClientOf(ctx), Image: ref})
+	began, called := time.Now(), podCalled(k.core.Pods, who.Name)
+	k.core.obs.Note(called, event.PullBegan{By: event.ClientOf(ctx), Image: ref})
 	id, err := k.Service.Pull(ctx, ref, auth, who)
 	if err != nil {
-		k.d.core.obs.Note(pod, event.ImageNotPulled{Image: ref, Took: time.Since(began), Err: err.Error()})
+		k.core.obs.Note(called, event.ImageNotPulled{Image: ref, Took: time.Since(began), Err: err.Error()})
 		return "", err
 	}
-	k.d.core.obs.Note(pod, event.ImagePulled{Image: ref, Took: time.Since(began)})
+	k.core.obs.Note(called, event.ImagePulled{Image: ref, Took: time.Since(began)})
 	return id, nil
 }
 
 // podCalled returns the ID of the latest pod with a name, which is NAMESPACE/NAME, or "".
-func (d *daemon) podCalled(name string) (id string) {
+func podCalled(pods *pod.Controller, name string) (id string) {
 	var latest int64
-	for _, p := range d.core.Pods.ListPodSandbox(&runtimeapi.PodSandboxFilter{}) {
+	for _, p := range pods.ListPodSandbox(&runtimeapi.PodSandboxFilter{}) {
 		if m := p.GetMetadata(); m.GetNamespace()+"/"+m.GetName() == name && p.GetCreatedAt() >= latest {
 			id, latest = p.GetId(), p.GetCreatedAt()
 		}
@@ -230,7 +259,7 @@ func (d *daemon) podCalled(name string) (id string) {
 
 // Remove removes an image.
 func (k known) Remove(ctx context.Context, ref string) error {
-	if err := k.d.reach(ctx); err != nil {
+	if err := k.containerd.reach(ctx); err != nil {
 		return fmt.Errorf("remove image %s: %w", ref, err)
 	}
 	return k.Service.Remove(ctx, ref)

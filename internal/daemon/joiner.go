@@ -21,9 +21,9 @@ import (
 )
 
 // openJoiner makes what runs probes without an OCI runtime, for the handlers that have it on.
-func (d *daemon) openJoiner() stream.Joiner {
-	j := &joiner{on: map[string]bool{}, probe: d.probe, metrics: d.metrics, log: d.log.Logger}
-	for name, r := range d.cfg.Runtimes {
+func openJoiner(b base, e engine) stream.Joiner {
+	j := &joiner{on: map[string]bool{}, probe: e.probe, metrics: b.metrics, log: b.log.Logger}
+	for name, r := range b.cfg.Runtimes {
 		if r.Joins() {
 			j.on[name] = true
 		}
@@ -32,12 +32,12 @@ func (d *daemon) openJoiner() stream.Joiner {
 		return j
 	}
 	var err error
-	if j.join, err = join.New(join.Config{Libexec: d.libexec, Spec: d.ctrd.Spec}); err != nil {
-		d.log.Warn("berth-exec cannot be used on this node: the OCI runtime makes the processes of probes", "err", err)
+	if j.join, err = join.New(join.Config{Libexec: b.libexec, Spec: e.ctrd.Spec}); err != nil {
+		b.log.Warn("berth-exec cannot be used on this node: the OCI runtime makes the processes of probes", "err", err)
 		clear(j.on)
 		return j
 	}
-	d.undo = append(d.undo, func() error {
+	b.undo.add(func() error {
 		j.join.Close()
 		return nil
 	})

@@ -328,25 +328,3 @@ func (u unlinking) Close() error {
 	_ = os.Remove(u.path)
 	return u.Listener.Close()
 }
-
-// openListener takes or opens the CRI socket before anything that may take long: calls wait in its
-// backlog until they are served.
-func (d *daemon) openListener() (err error) {
-	if d.lis, err = d.passed.listen(d.cfg.Address, d.kept, d.log.Logger); err != nil {
-		return err
-	}
-	d.undo = append(d.undo, func() error {
-		if err := d.lis.Close(); !errors.Is(err, net.ErrClosed) { // the server has closed it if it has served
-			return err
-		}
-		return nil
-	})
-	d.also = d.passed.listenAlso(d.cfg.CRI.Sockets, d.kept, d.log.Logger)
-	d.undo = append(d.undo, func() error {
-		for _, lis := range d.also {
-			_ = lis.Close() // most often the server has closed it
-		}
-		return nil
-	})
-	return nil
-}

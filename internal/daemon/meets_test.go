@@ -12,8 +12,6 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/base/asynclog"
-	"berth/internal/base/config"
 	"berth/internal/engine/shims"
 	"berth/internal/heart/state"
 )
@@ -22,34 +20,33 @@ import (
 // they are removed, after a reboot, which has ended them, and when an operator has said that the
 // one before is gone. What cannot be found out about it keeps berth from none.
 func TestAnotherContainerdIsNotUsedWhileThereArePods(t *testing.T) {
-	d := &daemon{cfg: config.Config{Root: t.TempDir()}, log: &asynclog.Log{Logger: slog.New(slog.DiscardHandler)}}
+	known := &knownContainerd{root: t.TempDir(), log: slog.New(slog.DiscardHandler)}
 	meets := func(uuid string, units int, want bool) {
 		t.Helper()
-		err := d.meets(uuid, units)
+		_, err := known.meets(uuid, units)
 		if (err == nil) != want {
 			t.Fatalf("%s, with %d on record: %v", uuid, units, err)
 		}
-		if err != nil && (!errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), state.ContainerdFile(d.cfg.Root))) {
+		if err != nil && (!errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), state.ContainerdFile(known.root))) {
 			t.Errorf("the error does not say what to do: %v", err)
 		}
 	}
-	d.shims = shims.New(shims.Config{Logger: d.log.Logger})
 	meets("a", 3, true) // pods of a berth that did not note it
 	meets("b", 3, false)
 	meets("", 3, true) // one without a UUID
 	meets("a", 3, true)
 	meets("b", 0, true)
 	meets("a", 1, false)
-	if err := (state.Containerd{UUID: "b", Boot: "an earlier one"}).Note(d.cfg.Root); err != nil {
+	if err := (state.Containerd{UUID: "b", Boot: "an earlier one"}).Note(known.root); err != nil {
 		t.Fatal(err)
 	}
 	meets("a", 1, true)
 	meets("b", 1, false)
-	if err := os.Remove(state.ContainerdFile(d.cfg.Root)); err != nil {
+	if err := os.Remove(state.ContainerdFile(known.root)); err != nil {
 		t.Fatal(err)
 	}
 	meets("b", 1, true)
-	if err := os.WriteFile(state.ContainerdFile(d.cfg.Root), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(state.ContainerdFile(known.root), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	meets("c", 1, true)
@@ -58,16 +55,16 @@ func TestAnotherContainerdIsNotUsedWhileThereArePods(t *testing.T) {
 // PROPERTIES 54: where a containerd has its bundles is on record with it, and not that of another.
 func TestTheStateDirectoryOfAContainerdIsOnRecord(t *testing.T) {
 	root := t.TempDir()
-	log := &asynclog.Log{Logger: slog.New(slog.DiscardHandler)}
-	berth := func(uuid string) *daemon {
-		d := &daemon{cfg: config.Config{Root: root}, log: log, shims: shims.New(shims.Config{Logger: log.Logger})}
-		if err := d.meets(uuid, 0); err != nil {
+	log := slog.New(slog.DiscardHandler)
+	berth := func(uuid string) engine {
+		e := engine{known: &knownContainerd{root: root, log: log}, shims: shims.New(shims.Config{Logger: log})}
+		if err := e.meets(uuid, 0); err != nil {
 			t.Fatal(err)
 		}
-		return d
+		return e
 	}
 	const dir = "/somewhere/containerd"
-	berth("a").noteStateDir(dir)
+	berth("a").known.noteStateDir(dir)
 	if berth("a").shims.Learn(dir) {
 		t.Error("the next berth does not know the state directory")
 	}
@@ -81,16 +78,15 @@ func TestTheStateDirectoryOfAContainerdIsOnRecord(t *testing.T) {
 // record from then on.
 func TestARecordThatCannotBeReadIsNotReplaced(t *testing.T) {
 	root := t.TempDir()
-	d := &daemon{cfg: config.Config{Root: root}, log: &asynclog.Log{Logger: slog.New(slog.DiscardHandler)}}
-	d.shims = shims.New(shims.Config{Logger: d.log.Logger})
-	if err := d.meets("a", 0); err != nil {
+	known := &knownContainerd{root: root, log: slog.New(slog.DiscardHandler)}
+	if _, err := known.meets("a", 0); err != nil {
 		t.Fatal(err)
 	}
 	file := state.ContainerdFile(root)
 	if err := errors.Join(os.Rename(file, file+".aside"), os.Symlink(file, file)); err != nil { // ELOOP stands for EMFILE
 		t.Fatal(err)
 	}
-	if err := d.meets("b", 3); !errdefs.IsUnavailable(err) || !errors.Is(err, unix.ELOOP) {
+	if _, err := known.meets("b", 3); !errdefs.IsUnavailable(err) || !errors.Is(err, unix.ELOOP) {
 		t.Errorf("what could not be read: %v", err)
 	}
 	if to, err := os.Readlink(file); err != nil || to != file {
@@ -102,7 +98,7 @@ func TestARecordThatCannotBeReadIsNotReplaced(t *testing.T) {
 	if c, err := state.ReadContainerd(root); err != nil || c.UUID != "a" {
 		t.Errorf("on record is %+v: %v", c, err)
 	}
-	if err := d.meets("a", 3); err != nil {
+	if _, err := known.meets("a", 3); err != nil {
 		t.Error(err)
 	}
 }

@@ -5,6 +5,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"golang.org/x/sync/errgroup"
 
@@ -33,30 +34,30 @@ func (d *daemon) parts(changes <-chan config.Config) []part {
 		// The witnesses run before the records are compared, so that what ends meanwhile is noticed.
 		{"kernel witness", atOnce, d.runKernel},
 		{"OOM kills", atOnce, d.runOOMs},
-		{"descriptor store", atOnce, d.kept.Run},
-		{"flight recorder", atOnce, d.recorder.Run},
+		{"descriptor store", atOnce, d.sockets.kept.Run},
+		{"flight recorder", atOnce, d.history.recorder.Run},
 		{"access log", atOnce, d.access.Run},
 		{"records", atOnce, d.watchRecords},
-		{"core", atOnce, d.core.Run}, // it restores the records, and then follows containerd
+		{"core", atOnce, d.heart.core.Run}, // it restores the records, and then follows containerd
 		{"embedded containerd", atOnce, d.runEmbedded},
 
 		{"settings", atOnce, d.follow(changes)},
 		{"metrics", atOnce, d.persistently("serve metrics", d.serveMetrics)},
-		{"network", atOnce, d.persistently("follow the network configuration", d.network.Run)},
-		{"images", atOnce, d.images.Run},
-		{"durable images", atOnce, d.keepDurable},
-		{"archives of images", atOnce, d.preload.Run},
-		{"peers", atOnce, d.persistently("serve peers", d.servePeers)},
-		{"CDI devices", atOnce, d.devices.Run},
+		{"network", atOnce, d.persistently("follow the network configuration", d.host.network.Run)},
+		{"images", atOnce, d.images.service.Run},
+		{"durable images", atOnce, d.images.keepDurable},
+		{"archives of images", atOnce, d.images.preload.Run},
+		{"peers", atOnce, d.persistently("serve peers", d.images.servePeers)},
+		{"CDI devices", atOnce, d.host.devices.Run},
 		{"statistics", atOnce, d.stats.Run},
-		{"features of OCI runtimes", atOnce, d.probe.RunFeatures},
-		{"versions of OCI runtimes", atOnce, d.probe.RunVersions},
+		{"features of OCI runtimes", atOnce, d.engine.probe.RunFeatures},
+		{"versions of OCI runtimes", atOnce, d.engine.probe.RunVersions},
 		{"user namespaces", atOnce, d.probeUserNamespaces},
 		{"sandboxes of shims", atOnce, d.probeSandboxShims},
 
 		{"checkpoints", onceRestored, d.checkpoints.Run},
 		{"restored pods", onceRestored, d.restorer.Run},
-		{"cAdvisor", onceRestored, d.persistently("serve cAdvisor", d.cadvisor.Run)},
+		{"cAdvisor", onceRestored, d.persistently("serve cAdvisor", d.hooks.cadvisor.Run)},
 		{"NRI plug-ins", onceRestored, d.runPlugins},
 		{"registration of NRI plug-ins", onceRestored, d.admitPlugins},
 		{"streams", onceRestored, d.streams.Run}, // the tasks of what an earlier berth left are known
@@ -97,7 +98,7 @@ func (d *daemon) run(ctx context.Context, changes <-chan config.Config, ready fu
 // restored waits until the records are restored. It returns false if ctx ends before that.
 func (d *daemon) restored(ctx context.Context) bool {
 	select {
-	case <-d.core.Restored():
+	case <-d.heart.core.Restored():
 		return true
 	case <-ctx.Done():
 		return false
@@ -113,11 +114,13 @@ func (d *daemon) persistently(what string, f func(context.Context) error) func(c
 }
 
 // runKernel reports exits to the controller.
-func (d *daemon) runKernel(ctx context.Context) error { return d.kernel.Run(ctx, d.core.Pods.Exited) }
+func (d *daemon) runKernel(ctx context.Context) error {
+	return d.host.kernel.Run(ctx, d.heart.core.Pods.Exited)
+}
 
 // watchRecords says when the records cannot be written, and when they can be again.
 func (d *daemon) watchRecords(ctx context.Context) error {
-	d.store.Watch(ctx, func(err error) {
+	d.records.Watch(ctx, func(err error) {
 		if err != nil {
 			d.log.Error("the records cannot be written: berth is not ready, what is on record is served, and writing is tried every second", "err", err)
 			return
@@ -129,10 +132,10 @@ func (d *daemon) watchRecords(ctx context.Context) error {
 
 // runOOMs reports OOM kills to the controller.
 func (d *daemon) runOOMs(ctx context.Context) error {
-	if d.ooms == nil {
+	if d.host.ooms == nil {
 		return nil
 	}
-	return d.ooms.Run(ctx, d.core.Pods.OOMNoted)
+	return d.host.ooms.Run(ctx, d.heart.core.Pods.OOMNoted)
 }
 
 // follow returns a part that puts into effect the settings that were read again.
@@ -144,11 +147,11 @@ func (d *daemon) follow(changes <-chan config.Config) func(context.Context) erro
 				return nil
 			case cfg := <-changes:
 				d.settings.Store(&cfg)
-				d.stored.SetCredentials(credentials(cfg.Image.Auth))
-				d.stored.SetDiscard(cfg.Image.DiscardBlobs)
-				d.images.SetPinned(cfg.Image.Pinned)
-				d.usePolicy(cfg.Image)
-				d.preload.Look(cfg.Image.PreloadDir)
+				d.images.stored.SetCredentials(credentials(cfg.Image.Auth))
+				d.images.stored.SetDiscard(cfg.Image.DiscardBlobs)
+				d.images.service.SetPinned(cfg.Image.Pinned)
+				usePolicy(d.images.policy, cfg.Image)
+				d.images.preload.Look(cfg.Image.PreloadDir)
 			}
 		}
 	}
@@ -165,7 +168,7 @@ func (d *daemon) serveMetrics(ctx context.Context) error {
 
 // probeUserNamespaces asks which handlers can make user namespaces, whenever containerd is there.
 func (d *daemon) probeUserNamespaces(ctx context.Context) error {
-	return d.probe.RunUserNamespaces(ctx, d.link.await)
+	return d.engine.probe.RunUserNamespaces(ctx, d.containerd.link.await)
 }
 
 // probeSandboxShims asks which pods can do without a process, unless none is to.
@@ -173,5 +176,42 @@ func (d *daemon) probeSandboxShims(ctx context.Context) error {
 	if d.cfg.Pod.Pause == config.PauseAlways {
 		return nil
 	}
-	return d.probe.RunSandboxShims(ctx, d.link.await)
+	return d.engine.probe.RunSandboxShims(ctx, d.containerd.link.await)
+}
+
+// runEmbedded starts containerd in this process. It returns an error when a containerd that was
+// started breaks.
+func (d *daemon) runEmbedded(ctx context.Context) error {
+	if !d.embeds() {
+		return nil
+	}
+	cfg := d.embedConfig()
+	cfg.Program = d.engine.ctrd.ProgramAgain
+	s := d.containerd.start(ctx, cfg)
+	if s == nil {
+		return nil // ctx has ended
+	}
+	d.containerd.embedded.Store(s)
+	d.host.publish() // the directories of layers are there from now on, and no layer was added yet
+	d.containerd.conn.Use(s.Client())
+	if !d.restored(ctx) {
+		return nil
+	}
+	s.Adopt() // nothing waits for shims before calls are served
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-s.Failed():
+		return fmt.Errorf("embedded containerd: %w", err)
+	}
+}
+
+// runPlugins serves NRI plug-ins.
+func (d *daemon) runPlugins(ctx context.Context) error {
+	return d.hooks.plugins.run(ctx, d.containerd.link, d.log)
+}
+
+// admitPlugins lets pods be made once the plug-ins that berth starts take part.
+func (d *daemon) admitPlugins(ctx context.Context) error {
+	return d.hooks.plugins.admit(ctx, d.log.Logger)
 }

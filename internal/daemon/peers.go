@@ -11,14 +11,15 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 
+	"berth/internal/images/imagestore"
 	"berth/internal/images/peer"
 )
 
-// openPeers makes what serves peers and what asks them, as far as that is configured.
-func (d *daemon) openPeers() error {
-	cfg := d.cfg.Image.Peer
+// openPeers makes what serves contents to peers and what asks them, as far as that is configured.
+func openPeers(b base, contents peer.Contents) (server *peer.Server, asks imagestore.Peers) {
+	cfg := b.cfg.Image.Peer
 	if !cfg.On() {
-		return nil
+		return nil, nil
 	}
 	files := peer.Files{
 		CA:   cfg.CAFile,
@@ -27,56 +28,49 @@ func (d *daemon) openPeers() error {
 		Name: cfg.Name,
 	}
 	if cfg.Address != "" {
-		if d.cfg.Image.DiscardBlobs {
-			d.log.Warn("peers get no layers from this node: image.discard_blobs drops them once they are unpacked")
+		if b.cfg.Image.DiscardBlobs {
+			b.log.Warn("peers get no layers from this node: image.discard_blobs drops them once they are unpacked")
 		}
-		d.peers = peer.NewServer(peer.ServerConfig{
+		server = peer.NewServer(peer.ServerConfig{
 			Address:  cfg.Address,
 			Files:    files,
 			MaxBlobs: cfg.MaxBlobs,
-			Contents: shared{d},
-			Logger:   d.log.Logger,
-			Answered: d.metrics.PeerAnswered,
+			Contents: contents,
+			Logger:   b.log.Logger,
+			Answered: b.metrics.PeerAnswered,
 		})
 	}
 	if len(cfg.Hosts) == 0 {
-		return nil
+		return server, nil
 	}
-	d.asks = peer.NewClient(peer.ClientConfig{
+	return server, peer.NewClient(peer.ClientConfig{
 		Peers:   cfg.Hosts,
 		DNS:     cfg.DNS,
 		Files:   files,
 		Timeout: time.Duration(cfg.Timeout),
 		Ask:     cfg.Ask,
 		Own: func() net.Addr {
-			if d.peers == nil {
+			if server == nil {
 				return nil
 			}
-			return d.peers.Addr()
+			return server.Addr()
 		},
-		Logger:   d.log.Logger,
-		Received: d.metrics.PeerSent,
-		Failed:   d.metrics.PeerFailed,
+		Logger:   b.log.Logger,
+		Received: b.metrics.PeerSent,
+		Failed:   b.metrics.PeerFailed,
 	})
-	return nil
-}
-
-// servePeers serves peers, if an address is configured.
-func (d *daemon) servePeers(ctx context.Context) error {
-	if d.peers == nil {
-		<-ctx.Done()
-		return nil
-	}
-	return d.peers.Run(ctx)
 }
 
 // shared is what peers may have of this node, once containerd is there.
-type shared struct{ d *daemon }
+type shared struct {
+	link   *link
+	stored *imagestore.Store
+}
 
 // Open implements peer.Contents.
-func (s shared) Open(ctx context.Context, repository string, dgst digest.Digest) (peer.Content, error) {
-	if err := s.d.link.get(); err != nil {
+func (s *shared) Open(ctx context.Context, repository string, dgst digest.Digest) (peer.Content, error) {
+	if err := s.link.get(); err != nil {
 		return peer.Content{}, fmt.Errorf("%w: %w", err, errdefs.ErrUnavailable)
 	}
-	return s.d.stored.Open(ctx, repository, dgst)
+	return s.stored.Open(ctx, repository, dgst)
 }

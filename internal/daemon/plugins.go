@@ -10,6 +10,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/asynclog"
 	"berth/internal/base/retry"
 	"berth/internal/base/version"
 	"berth/internal/heart/pod"
@@ -20,19 +21,20 @@ import (
 // plugins are the NRI plug-ins of this node.
 type plugins struct {
 	*nri.Service               // nil if they are not configured
+	starts       bool          // berth starts some of them
 	begun        chan struct{} // closed once they are served
 	admitted     chan struct{} // closed once those that berth starts take part, or are not waited for
 }
 
 // openPlugins makes the service of NRI plug-ins, if they are configured, before the controller
 // whose hooks it is.
-func (d *daemon) openPlugins() (err error) {
-	p := &d.plugins
+func openPlugins(b base, h host, e engine, pods *asked) (p plugins, err error) {
 	p.begun, p.admitted = make(chan struct{}), make(chan struct{})
-	c := d.cfg.NRI
+	c := b.cfg.NRI
 	if !c.Enable {
-		return nil
+		return p, nil
 	}
+	p.starts = c.PluginDir != ""
 	p.Service, err = nri.New(nri.Config{
 		Socket:              c.Socket,
 		PluginDir:           c.PluginDir,
@@ -40,57 +42,57 @@ func (d *daemon) openPlugins() (err error) {
 		RequestTimeout:      time.Duration(c.RequestTimeout),
 		RegistrationTimeout: time.Duration(c.RegistrationTimeout),
 		Version:             version.String(),
-		Pods:                func() nri.Pods { return d.core.Pods },
-		Spec:                d.ctrd.Spec,
-		InjectCDI:           d.devices.Inject,
-		Logger:              d.log.Logger,
+		Pods:                func() nri.Pods { return pods },
+		Spec:                e.ctrd.Spec,
+		InjectCDI:           h.devices.Inject,
+		Logger:              b.log.Logger,
 	})
-	return err
+	return p, err
 }
 
 // specsPatience is how long plug-ins are not served because containerd, which has the
 // specifications of the containers that they are synchronised with, is away.
 const specsPatience = 10 * time.Second
 
-// runPlugins serves plug-ins.
-func (d *daemon) runPlugins(ctx context.Context) error {
-	if d.plugins.Service == nil {
+// run serves plug-ins, once containerd, which link leads to, is there or has not come.
+func (p plugins) run(ctx context.Context, link *link, log *asynclog.Log) error {
+	if p.Service == nil {
 		return nil
 	}
 	patience, cancel := context.WithTimeout(ctx, specsPatience)
-	if err := d.link.await(patience); err != nil && ctx.Err() == nil {
-		d.log.Warn("NRI plug-ins learn of containers what their records say, since containerd is away", "err", err)
+	if err := link.await(patience); err != nil && ctx.Err() == nil {
+		log.Warn("NRI plug-ins learn of containers what their records say, since containerd is away", "err", err)
 	}
 	cancel()
-	close(d.plugins.begun)
+	close(p.begun)
 	var watched sync.WaitGroup
 	defer watched.Wait()
 	watched.Go(func() {
 		for was := ""; retry.Sleep(ctx.Done(), socketInterval); {
-			text := d.plugins.Problem()
+			text := p.Problem()
 			if text != was && text != "" {
-				d.log.Error(text)
+				log.Error(text)
 			}
 			was = text
 		}
 	})
-	persist(ctx, d.log, "serve NRI plug-ins", d.plugins.Run)
+	persist(ctx, log, "serve NRI plug-ins", p.Run)
 	return nil
 }
 
-// admitPlugins lets pods be made once the plug-ins that berth starts take part.
-func (d *daemon) admitPlugins(ctx context.Context) error {
-	defer close(d.plugins.admitted)
-	if d.plugins.Service == nil {
+// admit lets pods be made once the plug-ins that berth starts take part.
+func (p plugins) admit(ctx context.Context, log *slog.Logger) error {
+	defer close(p.admitted)
+	if p.Service == nil {
 		return nil
 	}
 	select {
-	case <-d.plugins.begun:
+	case <-p.begun:
 	case <-ctx.Done():
 		return nil
 	}
-	if d.cfg.NRI.PluginDir != "" {
-		awaitPlugins(ctx, d.plugins.PluginsStarted(), d.log.Logger)
+	if p.starts {
+		awaitPlugins(ctx, p.PluginsStarted(), log)
 	}
 	return nil
 }
@@ -134,12 +136,12 @@ func awaitPlugins(ctx context.Context, started <-chan struct{}, log *slog.Logger
 	}
 }
 
-// pods returns the controller as CRI calls it.
-func (d *daemon) pods() cri.Pods {
-	if d.plugins.Service == nil {
-		return served{d.core.Pods, d}
+// serve returns the controller as CRI calls it.
+func (p plugins) serve(pods served) cri.Pods {
+	if p.Service == nil {
+		return pods
 	}
-	return relaying{served{d.core.Pods, d}, d.plugins.Service}
+	return relaying{pods, p.Service}
 }
 
 // relaying is a controller in whose updates plug-ins take part.

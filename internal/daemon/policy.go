@@ -15,24 +15,24 @@ import (
 )
 
 // openPolicy makes what decides which images are allowed.
-func (d *daemon) openPolicy() error {
-	d.policy = policy.NewGuard(policy.Config{
-		Verified: filepath.Join(d.cfg.Root, "verified.json"),
-		Logger:   d.log.Logger,
-		Decided:  d.metrics.Decided,
+func openPolicy(b base) *policy.Guard {
+	guard := policy.NewGuard(policy.Config{
+		Verified: filepath.Join(b.cfg.Root, "verified.json"),
+		Logger:   b.log.Logger,
+		Decided:  b.metrics.Decided,
 		Contain: func(what string, f func() error) error {
-			_, err := image.Contain(d.log.Logger, d.panickedOverImage, what, func() (struct{}, error) { return struct{}{}, f() })
+			_, err := image.Contain(b.log.Logger, b.panickedOverImage, what, func() (struct{}, error) { return struct{}{}, f() })
 			return err
 		},
 	})
-	d.metrics.ReadPolicy(d.policy)
-	d.usePolicy(d.cfg.Image)
-	return nil
+	b.metrics.ReadPolicy(guard)
+	usePolicy(guard, b.cfg.Image)
+	return guard
 }
 
 // usePolicy puts the policy into effect that is configured.
-func (d *daemon) usePolicy(cfg config.Image) {
-	d.policy.Use(cfg.PolicyFile, cfg.PolicyFailure == config.PolicyOpen)
+func usePolicy(guard *policy.Guard, cfg config.Image) {
+	guard.Use(cfg.PolicyFile, cfg.PolicyFailure == config.PolicyOpen)
 }
 
 // pullPolicy plugs package policy into the image service.

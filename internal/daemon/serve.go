@@ -13,51 +13,78 @@ import (
 	"time"
 
 	"berth/internal/history/observe"
+	"berth/internal/serve/access"
+	"berth/internal/serve/checkpoint"
 	"berth/internal/serve/cri"
+	"berth/internal/serve/stats"
+	"berth/internal/serve/stream"
 )
 
 // stopTimeout is how long calls in flight may take when berth stops.
 const stopTimeout = 5 * time.Second
 
+// serving is what clients call, above everything else.
+type serving struct {
+	access      *access.Log
+	checkpoints *checkpoint.Service
+	restorer    *checkpoint.Restorer
+	stats       *stats.Service
+	streams     *stream.Service
+	server      *stream.Server
+	cri         *cri.Server
+}
+
+// openServing makes what clients call.
+func openServing(w wings) (s serving, err error) {
+	s.access = openAccess(w)
+	s.openCheckpoints(w)
+	s.stats = openStats(w)
+	if err := s.openStreams(w); err != nil {
+		return s, err
+	}
+	s.openCRI(w)
+	return s, nil
+}
+
 // openCRI makes the server of CRI, which is served once the parts below it run.
-func (d *daemon) openCRI() error {
-	d.metrics.Read(observe.Sources{
-		Pods:       d.core.Pods,
-		Feed:       d.core.Feed,
-		Budgets:    d.streams.Budgets(),
-		LogDropped: d.log.Dropped,
-		Tracing:    d.tracing,
+func (s *serving) openCRI(w wings) {
+	w.metrics.Read(observe.Sources{
+		Pods:       w.heart.core.Pods,
+		Feed:       w.heart.core.Feed,
+		Budgets:    s.streams.Budgets(),
+		LogDropped: w.log.Dropped,
+		Tracing:    w.history.tracing,
 	})
-	d.metrics.ReadImages(d.images)
-	d.cri = cri.NewServer(
+	w.metrics.ReadImages(w.images.service)
+	pods := w.hooks.plugins.serve(served{w.heart.core.Pods, w.containerd.reach, w.hooks.plugins})
+	s.cri = cri.NewServer(
 		&cri.Runtime{
-			Pods:        d.pods(),
-			Streams:     streams{d.server, d.streams, d.core.Pods.Target},
-			Stats:       d.stats,
-			Checkpoints: d.checkpoints,
-			Restorer:    d.restorer,
-			Health:      d.health(),
-			Subscribe:   d.core.Subscribe,
-			Name:        d.cfg.CRI.RuntimeName,
-			EncodeAgain: !d.cfg.Tricks.EncodeOnce,
+			Pods:        pods,
+			Streams:     streams{s.server, s.streams, w.heart.core.Pods.Target},
+			Stats:       s.stats,
+			Checkpoints: s.checkpoints,
+			Restorer:    s.restorer,
+			Health:      newHealth(w),
+			Subscribe:   w.heart.core.Subscribe,
+			Name:        w.cfg.CRI.RuntimeName,
+			EncodeAgain: !w.cfg.Tricks.EncodeOnce,
 		},
 		&cri.Image{
-			Images:   known{d.images, d},
-			Handlers: slices.Sorted(maps.Keys(d.host.handlers)),
+			Images:   known{w.images.service, w.containerd, w.heart.core},
+			Handlers: slices.Sorted(maps.Keys(w.host.handlers)),
 		},
 		admin{
-			core:   d.core,
-			images: d.images,
-			disk:   &disk{dirs: []string{d.cfg.Root, d.cfg.State}, without: filepath.Join(d.cfg.Root, "containerd")},
-			stored: d.stored,
-			cfg:    &d.cfg,
-			exact:  d.kernel.Exact(),
-			reach:  d.reach,
+			core:   w.heart.core,
+			images: w.images.service,
+			disk:   &disk{dirs: []string{w.cfg.Root, w.cfg.State}, without: filepath.Join(w.cfg.Root, "containerd")},
+			stored: w.images.stored,
+			cfg:    &w.cfg,
+			exact:  w.host.kernel.Exact(),
+			reach:  w.containerd.reach,
 		},
-		d.log.Logger,
-		d.metrics,
-		d.tracing.Server()...)
-	return nil
+		w.log.Logger,
+		w.metrics,
+		w.history.tracing.Server()...)
 }
 
 // serve serves CRI once the records are restored, until stop ends, and then lets calls in flight
@@ -68,7 +95,7 @@ func (d *daemon) serve(stop context.Context, ready func()) error {
 	}
 	// Most often containerd is there in a moment: a kubelet need not see a node that is not ready.
 	grace, cancel := context.WithTimeout(stop, containerdGrace)
-	err := d.link.await(grace)
+	err := d.containerd.link.await(grace)
 	cancel()
 	if err != nil && stop.Err() == nil {
 		d.log.Warn("berth serves without containerd: pods and images are not made until it is there", "err", err)
@@ -86,12 +113,12 @@ func (d *daemon) serve(stop context.Context, ready func()) error {
 	d.log.Info("berth is ready", "address", d.cfg.Address)
 	var served sync.WaitGroup
 	defer func() { // Drain has closed them, unless the server broke
-		for _, lis := range d.also {
+		for _, lis := range d.sockets.also {
 			_ = lis.Close()
 		}
 		served.Wait()
 	}()
-	for _, lis := range d.also {
+	for _, lis := range d.sockets.also {
 		served.Go(func() {
 			if err := d.cri.Serve(lis); err != nil && stop.Err() == nil {
 				d.log.Error("CRI is no longer served on one of cri.sockets", "socket", lis.Addr(), "err", err)
@@ -101,14 +128,14 @@ func (d *daemon) serve(stop context.Context, ready func()) error {
 	watching, unwatch := context.WithCancel(stop)
 	defer unwatch() // also where the server broke
 	served.Go(func() {
-		d.keepSockets(watching, d.criSockets(), func(lis net.Listener) {
+		d.sockets.keep(watching, d.sockets.cri(), func(lis net.Listener) {
 			if err := d.cri.Serve(lis); err != nil && stop.Err() == nil {
 				d.log.Error("CRI is no longer served on a socket that was made again", "socket", lis.Addr(), "err", err)
 			}
 		})
 	})
 	ready()
-	if err := d.cri.Serve(d.lis); err != nil && stop.Err() == nil {
+	if err := d.cri.Serve(d.sockets.lis); err != nil && stop.Err() == nil {
 		return fmt.Errorf("serve %s: %w", d.cfg.Address, err)
 	}
 	return nil

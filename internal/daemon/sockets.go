@@ -4,12 +4,15 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"net"
 	"os"
 	"sync"
 	"time"
 
+	"berth/internal/base/asynclog"
 	"berth/internal/base/retry"
+	"berth/internal/host/fdstore"
 )
 
 // socketInterval is how often berth looks whether clients still find its sockets.
@@ -33,20 +36,58 @@ func (s *socket) unix() *net.UnixListener {
 	return s.lis.(*net.UnixListener)
 }
 
-// criSockets are the sockets on which CRI is served.
-func (d *daemon) criSockets() []*socket {
-	const of = "a socket of CRI"
-	sockets := []*socket{{of: of, lis: d.lis, path: d.lis.Addr().String(), kept: keptListener}}
-	for _, lis := range d.also {
-		path := lis.Addr().String()
-		sockets = append(sockets, &socket{of: of, lis: lis, path: path, kept: alsoName(path)})
-	}
-	return sockets
+// sockets are those on which CRI is served, and the descriptors that the service manager keeps for
+// the next berth.
+type sockets struct {
+	log       *asynclog.Log
+	kept      *fdstore.Store
+	inherited map[string]int // descriptors that an earlier berth has left, but for those of listeners
+	lis       net.Listener
+	also      []net.Listener // of cri.sockets
 }
 
-// keepSockets makes each of these sockets again whose file has gone or is another one, until ctx
+// openSockets takes the descriptors that the service manager, or an earlier berth, has left open, and
+// takes or opens the CRI sockets.
+func openSockets(b base) (s *sockets, err error) {
+	s = &sockets{log: b.log}
+	var p passed
+	p, s.inherited = takePassed()
+	if s.kept, err = fdstore.Open(b.log.Logger); err != nil {
+		return nil, err
+	}
+	if s.lis, err = p.listen(b.cfg.Address, s.kept, b.log.Logger); err != nil {
+		return nil, err
+	}
+	b.undo.add(func() error {
+		if err := s.lis.Close(); !errors.Is(err, net.ErrClosed) { // the server has closed it if it has served
+			return err
+		}
+		return nil
+	})
+	s.also = p.listenAlso(b.cfg.CRI.Sockets, s.kept, b.log.Logger)
+	b.undo.add(func() error {
+		for _, lis := range s.also {
+			_ = lis.Close() // most often the server has closed it
+		}
+		return nil
+	})
+	return s, nil
+}
+
+// cri returns the sockets on which CRI is served.
+func (s *sockets) cri() []*socket {
+	const of = "a socket of CRI"
+	all := []*socket{{of: of, lis: s.lis, path: s.lis.Addr().String(), kept: keptListener}}
+	for _, lis := range s.also {
+		path := lis.Addr().String()
+		all = append(all, &socket{of: of, lis: lis, path: path, kept: alsoName(path)})
+	}
+	return all
+}
+
+// keep makes each of these sockets again whose file has gone or is another one, until ctx
 // ends. serve is called with each listener that it makes, and returns when that was closed.
-func (d *daemon) keepSockets(ctx context.Context, sockets []*socket, serve func(net.Listener)) {
+func (s *sockets) keep(ctx context.Context, these []*socket, serve func(net.Listener)) {
 	var served sync.WaitGroup
 	var again []net.Listener
 	defer func() { // most often the server has closed them
@@ -56,10 +97,10 @@ func (d *daemon) keepSockets(ctx context.Context, sockets []*socket, serve func(
 		served.Wait()
 	}()
 	for retry.Sleep(ctx.Done(), socketInterval) {
-		for _, s := range sockets {
-			if d.renew(s) {
-				lis := s.lis
-				again = append(again, s.unix())
+		for _, k := range these {
+			if s.renew(k) {
+				lis := k.lis
+				again = append(again, k.unix())
 				served.Go(func() { serve(lis) })
 			}
 		}
@@ -68,27 +109,27 @@ func (d *daemon) keepSockets(ctx context.Context, sockets []*socket, serve func(
 
 // renew looks whether clients find a socket by its path, and reports whether it had to be made
 // again. The listener that nobody finds any more stays open, with the clients that it has.
-func (d *daemon) renew(s *socket) bool {
-	if same, err := leadsTo(s.path, s.unix()); same || err != nil {
+func (s *sockets) renew(k *socket) bool {
+	if same, err := leadsTo(k.path, k.unix()); same || err != nil {
 		return false // what cannot be told is asked again
 	}
-	lis, err := newListener(s.path)
+	lis, err := newListener(k.path)
 	if err != nil {
-		if err.Error() != s.err {
-			d.log.Error(s.of+" was removed or replaced by another process, and cannot be made again; trying again", "socket", s.path, "err", err)
+		if err.Error() != k.err {
+			s.log.Error(k.of+" was removed or replaced by another process, and cannot be made again; trying again", "socket", k.path, "err", err)
 		}
-		s.err = err.Error()
+		k.err = err.Error()
 		return false
 	}
-	s.err, s.lis = "", unlinking{lis, s.path}
-	if s.kept != "" && os.Getenv("NOTIFY_SOCKET") != "" {
-		s.lis = lis
-		d.kept.Drop(s.kept)
-		if err := keep(d.kept, s.kept, lis); err != nil {
-			d.log.Error(s.of+" was removed or replaced by another process, and cannot be made again; trying again", "socket", s.path, "err", err)
+	k.err, k.lis = "", unlinking{lis, k.path}
+	if k.kept != "" && os.Getenv("NOTIFY_SOCKET") != "" {
+		k.lis = lis
+		s.kept.Drop(k.kept)
+		if err := keep(s.kept, k.kept, lis); err != nil {
+			s.log.Error(k.of+" was removed or replaced by another process, and cannot be made again; trying again", "socket", k.path, "err", err)
 			return false
 		}
 	}
-	d.log.Warn(s.of+" was removed or replaced by another process; it is made again", "socket", s.path)
+	s.log.Warn(k.of+" was removed or replaced by another process; it is made again", "socket", k.path)
 	return true
 }

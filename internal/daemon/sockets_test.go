@@ -27,7 +27,7 @@ func TestASocketThatIsRemovedIsMadeAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &daemon{log: log, kept: store}
+	all := &sockets{log: log, kept: store}
 	s := &socket{of: "a socket of CRI", lis: lis, path: path, kept: keptListener}
 	opened := []net.Listener{lis}
 	defer func() {
@@ -40,13 +40,13 @@ func TestASocketThatIsRemovedIsMadeAgain(t *testing.T) {
 		"its directory was removed": func() error { return os.RemoveAll(filepath.Dir(path)) },
 		"its file was moved away":   func() error { return os.Rename(path, path+".away") },
 	} {
-		if d.renew(s) {
+		if all.renew(s) {
 			t.Errorf("before %s it is made again", what)
 		}
 		if err := harm(); err != nil {
 			t.Fatal(err)
 		}
-		if !d.renew(s) {
+		if !all.renew(s) {
 			t.Fatalf("%s, and it is not made again", what)
 		}
 		opened = append(opened, s.lis)
@@ -60,12 +60,12 @@ func TestASocketThatIsRemovedIsMadeAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d.renew(s) {
+	if all.renew(s) {
 		t.Error("the socket of another process was replaced")
 	}
 	connect(t, path, other)
 	_ = other.Close()
-	if !d.renew(s) {
+	if !all.renew(s) {
 		t.Fatal("it is not made again")
 	}
 	opened = append(opened, s.lis)

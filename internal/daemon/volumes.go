@@ -5,8 +5,22 @@ package daemon
 import (
 	"context"
 
+	"berth/internal/host/cgroup"
+	"berth/internal/host/podfiles"
 	"berth/internal/serve/stats"
 )
+
+// openStats makes what reads the statistics of pods.
+func openStats(w wings) *stats.Service {
+	return stats.New(stats.Config{
+		Pods:       w.heart.core.Pods,
+		Layers:     withVolumes{w.engine.ctrd, podfiles.New(w.cfg.Root, w.cfg.State).VolumeUsage},
+		Mountpoint: w.images.service.Mountpoint,
+		Cgroups:    "/sys/fs/cgroup",
+		Unified:    cgroup.V2(),
+		Logger:     w.log.Logger,
+	})
+}
 
 // withVolumes measures what a container has written: its writable layer, and the volumes of its
 // image, which are directories of berth's. A kubelet knows of both by the layer alone.

@@ -12,19 +12,6 @@ import (
 	"berth/internal/host/pidfd"
 )
 
-// openWitnesses opens what the kernel notifies of: the ends of processes, and OOM kills.
-func (d *daemon) openWitnesses() (err error) {
-	if d.kernel, err = pidfd.New(d.kept, d.inherited); err != nil {
-		return err
-	}
-	if d.ooms, err = cgroup.NewOOMWatch(); err != nil {
-		d.log.Warn("the kernel cannot notify of OOM kills: they are counted when a container ends", "err", err)
-	} else {
-		d.undo = append(d.undo, d.ooms.Close)
-	}
-	return nil
-}
-
 // cgroups plugs package cgroup into the controller.
 type cgroups struct {
 	ooms *cgroup.OOMWatch // nil where the kernel did not give one
