@@ -18,14 +18,14 @@ import (
 	"berth/internal/host/spec"
 )
 
-// Back is what becomes of berth's pods when the plug-in is to have them again.
+// Back is the plan for giving berth's pods back to the plug-in.
 type Back struct {
 	Pods []Record `json:"pods"`
-	// Kept is what the plug-in cannot have, and why: it stays berth's. Nobody serves it while berth does
-	// not.
+	// Kept lists the pods that the plug-in cannot have, with reasons: they stay berth's. They are
+	// not served while berth does not run.
 	Kept []Remark `json:"kept,omitempty"`
-	// Silent is how many of those are kept because their shims did not answer, which says nothing of them:
-	// they are asked again.
+	// Silent is how many of those are kept because their shims did not answer, which proves
+	// nothing: they are asked again.
 	Silent int `json:"-"`
 }
 
@@ -37,11 +37,11 @@ type Record struct {
 	State      state.Phase             `json:"state"`
 	Sandbox    state.SandboxRecord     `json:"-"`
 	Containers []state.ContainerRecord `json:"-"`
-	// Lost is what the pod loses, in sentences.
+	// Lost describes the losses of the pod, in sentences.
 	Lost []string `json:"lost,omitempty"`
 }
 
-// Records groups what is on record by pod.
+// Records groups the records by pod.
 func Records(all state.Loaded) []Record {
 	var out []Record
 	for _, sb := range all.Sandboxes {
@@ -62,7 +62,8 @@ func Records(all state.Loaded) []Record {
 	return out
 }
 
-// MakeBack says which pods the plug-in can have again, and why it cannot have the others. It is pure.
+// MakeBack decides which pods the plug-in can have again, and gives the reasons for the others. It
+// is pure.
 func MakeBack(all state.Loaded, f Found) Back {
 	var b Back
 	objects := map[string]Object{}
@@ -90,15 +91,15 @@ func MakeBack(all state.Loaded, f Found) Back {
 	return b
 }
 
-// forgotten reports whether the plug-in does not know the network of a pod, once it was restarted. That of
-// containerd 1.7 keeps the one of a pod with a user namespace in memory alone.
+// forgotten reports whether the plug-in does not know the network of a pod, once it was restarted.
+// Containerd 1.7's plug-in keeps the network of a pod with a user namespace in memory alone.
 func forgotten(r Record, o Object) bool {
 	m, err := readMetadata[sandboxMetadata](o.Metadata)
 	return err == nil && r.Sandbox.Status.Holds.Has(state.HoldNetwork) && m.NetNSPath != "" && (len(m.CNIResult) == 0 || string(m.CNIResult) == "null")
 }
 
-// keeps returns why the plug-in cannot have a pod; "" if it can. It is silent if a shim did not answer, and
-// nothing else is known.
+// keeps returns why the plug-in cannot have a pod; "" if it can. It is silent if a shim did not
+// answer, and nothing else is known.
 func keeps(r Record, objects map[string]Object) (why string, silent bool) {
 	switch {
 	case r.Sandbox.Adopted == nil && r.Sandbox.Pinned:
@@ -133,7 +134,7 @@ func keeps(r Record, objects map[string]Object) (why string, silent bool) {
 	return why, silent
 }
 
-// withoutSandbox says what to do about a pod of which containerd has no sandbox.
+// withoutSandbox gives the remedy for a pod of which containerd has no sandbox.
 func withoutSandbox(r Record, objects map[string]Object) string {
 	if !unsettled(r) {
 		return "; let berth serve, and remove the pod"
@@ -152,14 +153,14 @@ func withoutSandbox(r Record, objects map[string]Object) string {
 	return fmt.Sprintf(", and berth does not serve a pod that is %s; %srun `berth adopt`, which forgets the pod", Whose(r.Sandbox.Status.Owner), remove)
 }
 
-// SandboxName returns what the plug-in calls a sandbox.
+// SandboxName returns the plug-in's name for a sandbox.
 func SandboxName(c *runtimeapi.PodSandboxConfig) string {
 	m := c.GetMetadata()
 	return strings.Join([]string{m.GetName(), m.GetNamespace(), m.GetUid(), strconv.FormatUint(uint64(m.GetAttempt()), 10)}, "_")
 }
 
-// StatusFile returns the plug-in's file about the state of a container that has been berth's. was is
-// the file as it is; what berth does not know in it stays.
+// StatusFile returns the plug-in's file about the state of a container that has been berth's. was
+// is the current file; its fields that berth does not know stay.
 func StatusFile(was []byte, ct state.ContainerRecord, o Object) ([]byte, error) {
 	fields := map[string]any{}
 	if len(was) > 0 {
@@ -181,7 +182,8 @@ func StatusFile(was []byte, ct state.ContainerRecord, o Object) ([]byte, error) 
 		fields["Pid"], fields["FinishedAt"] = 0, nanoseconds(st.Exit.At)
 		fields["ExitCode"], fields["Message"] = st.Exit.ExitCode(), st.Exit.Detail()
 		fields["Reason"] = ""
-		if r := st.Exit.Reason(); r != exit.ReasonCompleted && r != exit.ReasonError { // the plug-in derives these
+		// the plug-in derives these
+		if r := st.Exit.Reason(); r != exit.ReasonCompleted && r != exit.ReasonError {
 			fields["Reason"] = r
 		}
 	default:

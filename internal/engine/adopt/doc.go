@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package adopt says what becomes of the pods of containerd's CRI plug-in when berth takes them over
-// while they run, and what becomes of them on the way back. It is pure.
+// Package adopt plans how berth takes over the pods of containerd's CRI plug-in while they run, and
+// the way back. It is pure.
 //
-//	machine.go  who owns a pod, and the only mover
-//	found.go    what the plug-in keeps: metadata, status files, and CNI's cached results
-//	plan.go     from what was found to berth's records, and what would be lost, in sentences
-//	back.go     from berth's records to the plug-in's files, and what the plug-in cannot have
-//	request.go  what an operator asks for, and is told
+//	machine.go  the owner of a pod, and the only mover
+//	found.go    the plug-in's data: metadata, status files, and CNI's cached results
+//	plan.go     from the data found to berth's records, and the losses, in sentences
+//	back.go     from berth's records to the plug-in's files, and the pods that it cannot have
+//	request.go  the operator's request, and the answers
 //
-// What has the effects is in other rooms: ctrd moves the objects of containerd, logs goes on with the
+// The effects are in other rooms: ctrd moves the objects of containerd, logs goes on with the
 // output, and daemon has the flow.
 //
 // # Promises
 //
 //   - A pod has one owner. The owner is on record before anything is done in its name, and an
 //     adoption, or its way back, can be cut off anywhere: both ways lead to a whole pod from there.
-//   - What was found becomes records whole, or is refused in words before anything is changed.
-//   - What a pod loses is in the plan, which is the dry run.
+//   - A pod becomes complete records, or is refused with a reason before anything is changed.
+//   - The losses of a pod are in the plan, which is the dry run.
 //
 // # Never
 //
-// The package does not invent an exit code: what ended and has none is reported as unknown. It knows
-// no containerd, no files and no clock.
+// The package does not invent an exit code: the end of a container without one is reported as
+// unknown. It knows no containerd, no files and no clock.
 //
 // # To look at it live
 //

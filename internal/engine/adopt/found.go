@@ -15,8 +15,8 @@ import (
 	"berth/internal/host/spec"
 )
 
-// Found is what there is on a node of the pods of containerd's CRI plug-in. Whoever gathers it
-// leaves the reading to [MakePlan].
+// Found is the data on a node about the pods of containerd's CRI plug-in. Its gatherer leaves the
+// decoding to [MakePlan].
 type Found struct {
 	// Root and State are the plug-in's directories.
 	Root, State string
@@ -28,11 +28,11 @@ type Found struct {
 	Networks map[string][]Cached
 	// ImageVolumes are the directories that images are mounted on as volumes, by pod.
 	ImageVolumes map[string][]string
-	// ImageRefs are what images are called in a status, by their IDs.
+	// ImageRefs are the references of images in a status, by their IDs.
 	ImageRefs map[string]string
 	// Pinned are the paths of network namespaces that are there.
 	Pinned map[string]bool
-	// Shifts says which snapshotters shift the owners of files, of those of the [MappedHandlers].
+	// Shifts lists which snapshotters of the [MappedHandlers] shift the owners of files.
 	Shifts map[string]bool
 }
 
@@ -40,7 +40,7 @@ type Found struct {
 type Object struct {
 	ID   string
 	Kind string // of the plug-in: "sandbox" or "container"; "" for somebody else's
-	// Metadata is what the plug-in keeps with the object; nil for none.
+	// Metadata is the plug-in's extension of the object; nil for none.
 	Metadata    []byte
 	Image       string
 	Runtime     string // such as io.containerd.runc.v2
@@ -50,15 +50,15 @@ type Object struct {
 	CreatedAt   time.Time
 	Spec        *specs.Spec
 	Task        *Task // nil: there is none
-	// Unasked says why the shim of the object did not answer. It is empty if the shim did.
+	// Unasked is the reason why the shim of the object did not answer. It is empty if the shim did.
 	Unasked string
 	// Owner is the ID of the berth that has it; "" for none.
 	Owner string
-	// Half says that it is a sandbox of which there is no container object.
+	// Half is set for a sandbox without a container object.
 	Half bool
 }
 
-// Task is what a shim says of a task.
+// Task is a shim's answer about a task.
 type Task struct {
 	Pid                   uint32
 	Running               bool // or paused
@@ -75,10 +75,10 @@ type Cached struct {
 	Text []byte
 }
 
-// version is that of all that the plug-in writes.
+// version is the version of all files that the plug-in writes.
 const version = "v1"
 
-// sandboxMetadata is what the plug-in keeps of a sandbox, of containerd 1.7 and 2.
+// sandboxMetadata is the plug-in's metadata of a sandbox, of containerd 1.7 and 2.
 type sandboxMetadata struct {
 	ID             string
 	Name           string
@@ -88,11 +88,12 @@ type sandboxMetadata struct {
 	AdditionalIPs  []string
 	RuntimeHandler string
 	ProcessLabel   string
-	// CNIResult is what connected the pod. The plug-in does not disconnect a pod without it.
+	// CNIResult is the result of connecting the pod. The plug-in does not disconnect a pod without
+	// it.
 	CNIResult json.RawMessage
 }
 
-// containerMetadata is what the plug-in keeps of a container. ImageDigest and ImageName are of
+// containerMetadata is the plug-in's metadata of a container. ImageDigest and ImageName are of
 // containerd 2.4 and newer.
 type containerMetadata struct {
 	ID           string
@@ -108,7 +109,7 @@ type containerMetadata struct {
 }
 
 // containerStatus is the plug-in's file about the state of a container. Its instants are in
-// nanoseconds since 1970, and 0 for what has not happened.
+// nanoseconds since 1970, and 0 for events that have not happened.
 type containerStatus struct {
 	Version    string
 	Pid        uint32
@@ -121,7 +122,7 @@ type containerStatus struct {
 	Resources  *runtimeapi.ContainerResources
 }
 
-// readMetadata reads what the plug-in keeps with an object.
+// readMetadata decodes the plug-in's extension of an object.
 func readMetadata[T any](b []byte) (T, error) {
 	var m struct {
 		Version  string
@@ -150,8 +151,8 @@ func readStatus(b []byte) (s containerStatus, err error) {
 	return s, nil
 }
 
-// MappedHandlers lists the runtime handlers of the plug-in's pods that have a user namespace of their own;
-// "" is the default one.
+// MappedHandlers lists the runtime handlers of the plug-in's pods that have a user namespace of
+// their own; "" is the default one.
 func MappedHandlers(f Found) (names []string) {
 	for _, o := range f.Objects {
 		m, err := readMetadata[sandboxMetadata](o.Metadata)

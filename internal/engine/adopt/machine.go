@@ -18,7 +18,7 @@ const (
 	Give Direction = "give" // from berth to the plug-in
 )
 
-// step is what is done to a pod, whose owner is on record, to bring it nearer to its next owner.
+// step brings a pod, whose owner is on record, nearer to its next owner.
 //
 //	          note                take over, note
 //	plug-in ────────▶ taking ─────────────────────▶ berth
@@ -28,16 +28,16 @@ const (
 //	   └──────────── giving ◀─────────────────────────┘
 //	  hand over, forget
 //
-// The upper way is that of [Take], the lower one that of [Give]. An owner is noted before anything is
-// done in its name. Taking over and handing over may be cut off anywhere and done again, and each
-// undoes the other, so that from wherever a pod was left both ways lead to a whole pod: [next] is the
-// only mover.
+// The upper way is [Take], the lower one [Give]. An owner is noted before anything is done in its
+// name. Taking over and handing over may be cut off anywhere and done again, and each undoes the
+// other, so that from wherever a pod was left both ways lead to a whole pod: [next] is the only
+// mover.
 type step struct {
 	effect effect
 	owner  state.Owner // that is noted afterwards
 }
 
-// effect is what is done to a pod outside the records, before an owner is noted.
+// effect is a change to a pod outside the records, before an owner is noted.
 type effect string
 
 const (
@@ -46,7 +46,7 @@ const (
 	effectHandOver effect = "hand over"
 )
 
-// next returns the next step of a pod on its way. done says that it is where it is to be.
+// next returns the next step of a pod on its way. done is true if it has arrived.
 func next(now state.Owner, to Direction) (s step, done bool) {
 	if to == Take {
 		switch now {
@@ -70,8 +70,8 @@ func next(now state.Owner, to Direction) (s step, done bool) {
 
 // Outside is where the steps of a pod have their effects. Each may be cut off and called again.
 type Outside interface {
-	// Note has the records say who owns the pod, with its containers: all of them at once, or none.
-	// It forgets the records for [state.OwnerPlugIn].
+	// Note records the owner of the pod and its containers: of all at once, or of none. It forgets
+	// the records for [state.OwnerPlugIn].
 	Note(ctx context.Context, pod string, owner state.Owner) error
 	// TakeOver makes all that belongs to the pod berth's, so that the plug-in does not know it.
 	TakeOver(ctx context.Context, pod string) error
@@ -79,8 +79,8 @@ type Outside interface {
 	HandOver(ctx context.Context, pod string) error
 }
 
-// Move brings a pod to the end of a way. now is the owner on record. After an error the pod is where
-// the record says, and Move in either direction goes on from there.
+// Move brings a pod to the end of a way. now is the owner on record. After an error the record
+// tells where the pod is, and Move in either direction goes on from there.
 func Move(ctx context.Context, o Outside, pod string, now state.Owner, to Direction) error {
 	for {
 		s, done := next(now, to)
@@ -105,7 +105,7 @@ func Move(ctx context.Context, o Outside, pod string, now state.Owner, to Direct
 	}
 }
 
-// Whose returns the owner of a pod in words that complete a sentence, as in "pod p is now berth's".
+// Whose returns the owner of a pod as the end of a sentence, as in "pod p is now berth's".
 func Whose(o state.Owner) string {
 	switch o {
 	case state.OwnerTaking:

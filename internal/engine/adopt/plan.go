@@ -26,41 +26,47 @@ type Handler struct {
 	Snapshotter string
 }
 
-// Settings are what a plan needs to know of berth.
+// Settings are the parts of berth's configuration that a plan needs.
 type Settings struct {
-	// Handlers are those of the configuration by name, and Default is the one of a pod that names none.
+	// Handlers are the configured handlers by name, and Default is the handler of a pod that names
+	// none.
 	Handlers map[string]Handler
 	Default  string
-	// Own is the ID of this berth. What has it is taken into the plan only if it is of a pod in Taking.
+	// Own is the ID of this berth. Objects that carry it are taken into the plan only if they are
+	// of a pod in Taking.
 	Own string
 	// Taking are the pods of which an earlier adoption may have taken a part.
 	Taking map[string]bool
 	Now    time.Time
 	// CgroupDir returns where a cgroup of cgroupfs is on this host. It may be nil.
 	CgroupDir func(path string) string
-	// Held says that somebody holds the pipes of the containers open while containerd is restarted.
+	// Held is set if a process holds the pipes of the containers open while containerd is
+	// restarted.
 	Held bool
-	// Ends are how containers have ended while the plug-in was turned off, as far as a witness knows, by ID.
+	// Ends are how containers have ended while the plug-in was turned off, as far as a witness
+	// knows, by ID.
 	Ends map[string]exit.Fact
-	// End are the pods that may end if they cannot be adopted: NAMESPACE/NAME, or an ID or its beginning.
+	// End are the pods that may end if they cannot be adopted: NAMESPACE/NAME, or an ID or its
+	// beginning.
 	End []string
 }
 
-// Plan is what becomes of what was found.
+// Plan lists the pods to adopt and the objects that are not adopted.
 type Plan struct {
 	Pods []Pod `json:"pods"`
-	// Refused is what berth cannot adopt, and why. While there is anything, nothing is adopted: nobody
-	// would serve it.
+	// Refused lists the objects that berth cannot adopt, and why. If there are any, nothing is
+	// adopted, because they would not be served.
 	Refused []Remark `json:"refused,omitempty"`
-	// Silent is how many shims did not answer, where answers could change the plan. It says nothing of their
-	// pods: the shims are asked again. It is 0 where something is refused for another reason.
+	// Silent is how many shims did not answer, where answers could change the plan. That proves
+	// nothing about their pods: the shims are asked again. It is 0 where something is refused for
+	// another reason.
 	Silent int `json:"-"`
-	// Ended are the pods that cannot be adopted and may end, and why they cannot be adopted. The plug-in
-	// stops and removes them before anything else is done.
+	// Ended are the pods that cannot be adopted and may end, and why they cannot be adopted. The
+	// plug-in stops and removes them before anything else is done.
 	Ended []Remark `json:"ended,omitempty"`
 	// NotEnded are the names of pods that may end, and of which no pod needs to.
 	NotEnded []string `json:"notEnded,omitempty"`
-	// Left is what is not the plug-in's, and stays as it is.
+	// Left lists objects that are not the plug-in's, and stay as they are.
 	Left []Remark `json:"left,omitempty"`
 }
 
@@ -77,7 +83,7 @@ type Pod struct {
 	Name       string      `json:"name"`
 	State      state.Phase `json:"state"`
 	Containers []Container `json:"containers,omitempty"`
-	// Lost is what the pod loses, in sentences.
+	// Lost describes the losses of the pod, in sentences.
 	Lost []string `json:"lost,omitempty"`
 
 	Sandbox state.Sandbox `json:"-"`
@@ -97,11 +103,11 @@ type Container struct {
 	Status    state.Status    `json:"-"`
 	// Task has the pipes of its output; nil: it has none.
 	Task *Task `json:"-"`
-	// Taken says that an adoption that was cut off has taken it.
+	// Taken is set if an interrupted adoption has taken it.
 	Taken bool `json:"-"`
 }
 
-// MakePlan says what becomes of what was found. It is pure.
+// MakePlan makes a plan for the data found. It is pure.
 func MakePlan(f Found, s Settings) Plan {
 	p := planner{found: f, set: s, pods: map[string]int{}, podOf: map[string]string{}, names: map[string]string{}, quiet: map[string]bool{}}
 	for _, o := range f.Objects {
@@ -135,30 +141,31 @@ type planner struct {
 	set   Settings
 	plan  Plan
 	pods  map[string]int    // indexes in plan.Pods
-	podOf map[string]string // of what is refused: the ID of its pod
-	quiet map[string]bool   // what is refused since its shim did not answer
+	podOf map[string]string // of refused objects: the ID of the pod
+	quiet map[string]bool   // objects that are refused because their shims did not answer
 	names map[string]string // of pods, NAMESPACE/NAME by ID
 }
 
-// mine reports whether an object of a pod is to be adopted: it is the plug-in's, or an adoption was
-// cut off that has taken it. What another berth has, or this one for good, is not.
+// mine reports whether an object of a pod is to be adopted: it is the plug-in's, or an interrupted
+// adoption has taken it. Objects of another berth, or of this one for good, are not.
 func (p *planner) mine(o Object, pod string) bool {
 	return o.Owner == "" || o.Owner == p.set.Own && p.set.Taking[pod]
 }
 
-// refuse says why an object of a pod cannot be adopted.
+// refuse records the reason why an object of a pod cannot be adopted.
 func (p *planner) refuse(pod, id, format string, args ...any) {
 	p.podOf[id] = pod
 	p.plan.Refused = append(p.plan.Refused, Remark{id, fmt.Sprintf(format, args...)})
 }
 
-// silent refuses what nobody has said anything of.
+// silent refuses an object about which there was no answer.
 func (p *planner) silent(pod, id, what, why string) {
 	p.quiet[id] = true
 	p.refuse(pod, id, "%s: its shim does not answer: %s", what, why)
 }
 
-// shortestID is how many characters of an ID name a pod. Fewer may be those of another one as well.
+// shortestID is how many characters of an ID name a pod. A shorter prefix may match another pod as
+// well.
 const shortestID = 12
 
 // end has the pods end that may, where they are refused, or one of their containers is.
@@ -170,7 +177,7 @@ func (p *planner) end() {
 		pod := p.podOf[r.ID]
 		ends := false
 		for _, e := range p.set.End {
-			if e == "" { // what has no ID or no name would have this one
+			if e == "" { // an object without an ID or a name would match this one
 				continue
 			}
 			if e == pod || e == p.names[pod] || len(e) >= shortestID && strings.HasPrefix(pod, e) {
@@ -293,8 +300,8 @@ func privileged(c *runtimeapi.PodSandboxConfig) bool {
 // ifName is the interface that the plug-in gives a pod, as berth does.
 const ifName = "eth0"
 
-// network plans what a sandbox has of the network. The configuration that connected it is in CNI's
-// cache, and without it the pod is disconnected with the one that is active then.
+// network plans the network of a sandbox. The configuration that connected it is in CNI's cache,
+// and without it the pod is disconnected with the one that is active then.
 func (p *planner) network(pod *Pod, sb *state.Sandbox, st *state.Status, m sandboxMetadata) error {
 	if sb.NetNS == "" {
 		return nil
@@ -326,7 +333,8 @@ func (p *planner) network(pod *Pod, sb *state.Sandbox, st *state.Status, m sandb
 	}
 	if m.IP != "" {
 		st.Network.IPs = append([]string{m.IP}, m.AdditionalIPs...)
-	} else if st.Network.Result != nil { // of a pod with a user namespace the plug-in of 1.7 keeps no address
+		// of a pod with a user namespace the plug-in of 1.7 keeps no address
+	} else if st.Network.Result != nil {
 		ips, err := addresses(st.Network.Result, ifName)
 		if err != nil {
 			return fmt.Errorf("read its addresses in CNI's cached result %s: %w", pod.Caches[0].Path, err)
@@ -336,7 +344,8 @@ func (p *planner) network(pod *Pod, sb *state.Sandbox, st *state.Status, m sandb
 	return nil
 }
 
-// adoptedSandbox returns what the plug-in has made for a sandbox. Its specification says where.
+// adoptedSandbox returns the objects that the plug-in made for a sandbox. Their paths are in its
+// specification.
 func (p *planner) adoptedSandbox(o Object, m sandboxMetadata) *state.Adopted {
 	root, volatile := p.found.Root, p.found.State
 	if o.Spec != nil {
@@ -437,8 +446,8 @@ func (p *planner) container(o Object) {
 	pod.Containers = append(pod.Containers, ct)
 }
 
-// status plans the status of a container. What its file does not know yet, of an end for example,
-// berth finds out as it does after a start.
+// status plans the status of a container. Facts that its file lacks, such as an end, are found out
+// by berth as after a start.
 func (p *planner) status(ct *Container, o Object, m containerMetadata) {
 	st := state.Status{
 		Phase:        state.Created,
@@ -469,7 +478,8 @@ func (p *planner) status(ct *Container, o Object, m containerMetadata) {
 		if st.StartedAt.IsZero() {
 			st.StartedAt = st.Exit.At
 		}
-	case was.StartedAt != 0 && o.Task == nil && p.set.Ends[o.ID].Measured: // before the plug-in wrote that down
+	// before the plug-in wrote that down
+	case was.StartedAt != 0 && o.Task == nil && p.set.Ends[o.ID].Measured:
 		st.Phase, st.StartedAt, st.Exit = state.Exited, instant(was.StartedAt), p.set.Ends[o.ID]
 		st.Exit.OOM = st.Exit.OOM || was.Reason == exit.ReasonOOMKilled
 	case was.StartedAt != 0:
@@ -479,10 +489,11 @@ func (p *planner) status(ct *Container, o Object, m containerMetadata) {
 		st.CreatedAt, ct.Container.CreatedAt = instant(was.CreatedAt), instant(was.CreatedAt)
 	}
 	if st.Phase == state.Running && o.Task != nil && !o.Task.Stopped {
-		st.Process.Pid = o.Task.Pid // that of one that has ended may be another's by now
+		st.Process.Pid = o.Task.Pid // the PID of an ended process may belong to another by now
 	}
 	if o.Spec != nil && o.Spec.Linux != nil && filepath.IsAbs(o.Spec.Linux.CgroupsPath) && p.set.CgroupDir != nil && st.Phase == state.Running {
-		st.Process.Cgroup = p.set.CgroupDir(o.Spec.Linux.CgroupsPath) // its counter of OOM kills outlives the process
+		// its counter of OOM kills outlives the process
+		st.Process.Cgroup = p.set.CgroupDir(o.Spec.Linux.CgroupsPath)
 	}
 	if o.Task == nil && st.Phase != state.Running {
 		st.Holds &^= state.HoldTask | state.HoldIO
@@ -493,7 +504,7 @@ func (p *planner) status(ct *Container, o Object, m containerMetadata) {
 	ct.Status = st
 }
 
-// losses says what a container loses.
+// losses describes the losses of a container.
 func (p *planner) losses(ct *Container) {
 	switch {
 	case ct.Status.Phase != state.Running:
@@ -510,19 +521,19 @@ func (p *planner) losses(ct *Container) {
 	}
 }
 
-// unwritten is how much of the output of a container the plug-in may hold in memory: what one read
-// of a pipe takes, and a line that has not ended.
+// unwritten is how much of the output of a container the plug-in may hold in memory: one read of a
+// pipe, and an unfinished line.
 const unwritten = "48 KiB"
 
-// LogLine is what the log of a container says about the change of its runtime.
+// LogLine is the line in the log of a container about the change of its runtime.
 const LogLine = "berth: containerd's CRI plug-in has written the log up to here, and berth goes on; up to " + unwritten +
 	" of output that containerd had read and not written when it was stopped may be missing before this line"
 
-// EndLine is what the log of a container says that has ended after berth was stopped, and before the
+// EndLine is the line in the log of a container that ended after berth was stopped, and before the
 // container was given back.
 const EndLine = "berth: the container has ended while berth was stopped, and the end of its output may be missing before this line"
 
-// ended returns how a container ended, as its file says.
+// ended returns the end of a container from its file.
 func ended(id string, was containerStatus) exit.Fact {
 	at := instant(was.FinishedAt)
 	switch was.Reason {
@@ -542,7 +553,7 @@ func ended(id string, was containerStatus) exit.Fact {
 	}
 }
 
-// instant reads an instant as the plug-in writes it; zero for what has not happened.
+// instant converts an instant of the plug-in; zero for an event that has not happened.
 func instant(ns int64) time.Time {
 	if ns == 0 {
 		return time.Time{}

@@ -71,7 +71,8 @@ func (a *Tasks) begin(ctx context.Context, h *Task) {
 	})
 }
 
-// first asks the shim of a task for the first time, and that of a pod once for all its tasks.
+// first asks the shim of a task for the first time; the shim of a pod is asked once for all its
+// tasks.
 func (a *Tasks) first(ctx context.Context, h *Task) reply {
 	if h.shim == nil {
 		return a.try(ctx, h)
@@ -86,7 +87,7 @@ func (a *Tasks) try(ctx context.Context, h *Task) reply {
 	return a.follow(ctx, h, ask(ctx, h.path(), h.ID, answerTimeout))
 }
 
-// follow does what follows from an answer, and returns it.
+// follow acts on an answer, and returns it.
 func (a *Tasks) follow(ctx context.Context, h *Task, got reply) reply {
 	if got.answer == silent || ctx.Err() != nil {
 		return got
@@ -99,7 +100,7 @@ func (a *Tasks) follow(ctx context.Context, h *Task, got reply) reply {
 		if err == nil {
 			err = a.cleanUp(ctx, h)
 		}
-		if err != nil && !h.gone() { // whoever releases the task finds what is left
+		if err != nil && !h.gone() { // the release of the task finds the rest
 			logger.WithError(err).Warn("cannot clean up after the shim of a task")
 		}
 		a.drop(h)

@@ -68,10 +68,10 @@ type Tasks struct {
 	tasks  map[string]*Task // by ID
 	closed bool
 
-	running sync.WaitGroup // of what asks shims
+	running sync.WaitGroup // of goroutines that ask shims
 	loading chan struct{}  // holds a value for each task that is being loaded
-	// load gives containerd a task whose shim runs, and whose bundle has its name back.
-	// errdefs.ErrNotFound says that containerd has no object for it.
+	// load gives containerd a task whose shim runs, and whose bundle has its name back. It returns
+	// errdefs.ErrNotFound if containerd has no object for it.
 	load func(ctx context.Context, t *Task) error
 	// cleanUp cleans up after a shim that has ended. The bundle has its name back.
 	cleanUp func(ctx context.Context, t *Task) error
@@ -82,13 +82,13 @@ type Task struct {
 	ID  string
 	Dir string // of the bundle
 	Pod string // the sandbox in whose shim a task is; "" where there is none
-	// Shim is the process of its shim, as the shim says when it answers; 0 where it has not. Only
-	// who tries the task uses this, one after the other.
+	// Shim is the PID of its shim, from the shim's answer; 0 if there is none. Attempts at the task
+	// use it one after the other.
 	Shim int
 
 	shim   *Task         // that sandbox, if it is hidden, too
 	once   sync.Once     // begins the first question
-	asked  chan struct{} // closed after the first question, and what followed from its answer
+	asked  chan struct{} // closed after the first question, and after acting on its answer
 	got    reply         // to the first question; to be read once asked is closed
 	failed bool          // it could not be loaded; only who tries it uses this, one after the other
 }
@@ -97,7 +97,7 @@ type Task struct {
 func (h *Task) Bundle() string { return filepath.Join(h.Dir, h.ID) }
 func (h *Task) path() string   { return filepath.Join(h.Dir, asidePrefix+h.ID) }
 
-// gone reports whether there is no bundle any more.
+// gone reports whether the bundle is gone.
 func (h *Task) gone() bool {
 	_, shown := os.Lstat(h.Bundle())
 	_, there := os.Lstat(h.path())
@@ -130,15 +130,15 @@ func (a *Tasks) SetAside(ctx context.Context, id string) bool {
 	return a.get(id) != nil
 }
 
-// Use sets by what containerd is given a task, and by what is cleaned up after a shim that has
+// Use sets the functions that give containerd a task, and that clean up after a shim that has
 // ended. It is called before anything is asked for.
 func (a *Tasks) Use(load, cleanUp func(ctx context.Context, t *Task) error) {
 	a.load, a.cleanUp = load, cleanUp
 }
 
 // Adopt begins to give containerd the tasks of the shims that run, side by side and in the
-// background. It is called once, when what must not wait for that is done. Until then, SetAside
-// does so for each task that it is asked about.
+// background. Call it once, after the work that must not wait for it. Until then, SetAside does so
+// for each requested task.
 func (a *Tasks) Adopt() {
 	a.run(func() { a.adopt(a.life) })
 }
@@ -171,7 +171,7 @@ func (a *Tasks) run(f func()) bool {
 	return !a.closed
 }
 
-// Stop waits for what asks shims. The context it works under has ended.
+// Stop waits for the goroutines that ask shims. The context it works under has ended.
 func (a *Tasks) Stop() {
 	a.mu.Lock()
 	a.closed = true
@@ -184,8 +184,8 @@ func newTasks(life context.Context) *Tasks {
 }
 
 // Hide hides the bundles of tasks below containerd's state directory, before containerd is started.
-// life is that of the server. It finds out side by side which shims have ended, which asks
-// nothing of the others; where a question is needed it takes little more than startTimeout.
+// life is that of the server. It finds out side by side which shims have ended, without asking the
+// others; where a question is needed it takes little more than startTimeout.
 func Hide(life context.Context, state string) (*Tasks, error) { return find(life, state, false) }
 
 // Leave gives the bundles that a server has hidden their names back, and hides none: containerd
@@ -217,7 +217,7 @@ func find(life context.Context, state string, leave bool) (*Tasks, error) {
 		return nil, fmt.Errorf("set tasks aside: %w", err)
 	}
 	for _, h := range a.tasks {
-		if h.Pod != h.ID { // of a sandbox that was loaded like this, it is the sandbox itself
+		if h.Pod != h.ID { // for a sandbox loaded this way, it is the sandbox itself
 			h.shim = a.tasks[h.Pod]
 		}
 	}
@@ -249,9 +249,9 @@ func (a *Tasks) take(ctx context.Context, h *Task, path string, leave bool, foun
 }
 
 // readLog keeps the log of a shim open, until ctx ends, whose bundle containerd will remove because
-// it does not say how the shim is reached. A shim that waits for a reader of its log would wait for
-// ever then. Its socket, which is that of its pod's shim before, is there already: the tasks of
-// that one would be taken for tasks of a shim that hangs.
+// it lacks the shim's address. A shim that waits for a reader of its log would wait for ever then.
+// Its socket, inherited from its pod's previous shim, is there already: the tasks of that one would
+// be taken for tasks of a shim that hangs.
 func readLog(ctx context.Context, bundle string) {
 	if reader, err := openLog(bundle); err == nil {
 		context.AfterFunc(ctx, func() { _ = reader.Close() })
@@ -294,8 +294,8 @@ func full(err error) bool {
 	return errors.Is(err, unix.EAGAIN) || errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// joinable reports whether containerd takes up what a bundle is for by connecting to the shim: a
-// sandbox that is a shim, and a task in the shim of a pod.
+// joinable reports whether containerd takes up a bundle by connecting to the shim: a sandbox that
+// is a shim, or a task in the shim of a pod.
 func (h *Task) joinable(b *bootapi.BootstrapResult) bool {
 	return b.GetVersion() >= joinableVersion && (h.IsSandbox() || h.Pod != "")
 }
@@ -313,23 +313,23 @@ func podOf(bundle string) string {
 	return string(id)
 }
 
-// answer is what came of a question to a shim.
+// answer is the outcome of a question to a shim.
 type answer int
 
 const (
-	silent   answer = iota // it runs, and said nothing in time
+	silent   answer = iota // it runs, and did not answer in time
 	answered               // be it with an error
-	ended                  // the kernel says that it does not run
+	ended                  // the kernel reports that it does not run
 )
 
-// reply is an answer, and which process the shim says it is; 0 where it does not.
+// reply is an answer, with the PID that the shim gave; 0 if it gave none.
 type reply struct {
 	answer answer
 	shim   int
 }
 
-// ask asks a shim whether it is there. One that cannot be asked here counts as one that has
-// answered, since its bundle says nothing of how to reach it or it is not reached by ttrpc.
+// ask asks a shim whether it is there. A shim that cannot be asked here counts as one that has
+// answered, because its bundle lacks its address or it does not speak ttrpc.
 func ask(ctx context.Context, bundle, id string, timeout time.Duration) reply {
 	b, err := Bootstrap(bundle)
 	if err != nil || b.GetProtocol() != "ttrpc" {

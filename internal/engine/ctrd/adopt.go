@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file holds a trick whole: it reads and moves what containerd's CRI plug-in keeps with its
-// objects in containerd, which the plug-in does not promise to anybody: docs/tricks.md.
+// This file holds a trick whole: it reads and moves the metadata of containerd's CRI plug-in on its
+// objects in containerd, which is not a stable interface: docs/tricks.md.
 
 package ctrd
 
@@ -32,27 +32,28 @@ import (
 )
 
 const (
-	// sandboxExtension and containerExtension are under what the plug-in keeps what it knows of an
-	// object, with the object; storeExtension is the same with a sandbox object. Without it, the
-	// plug-in does not know the object.
+	// sandboxExtension and containerExtension are the keys under which the plug-in keeps its
+	// metadata of an object, with the object; storeExtension is the key for a sandbox object.
+	// Without it, the plug-in does not know the object.
 	sandboxExtension   = "io.cri-containerd.sandbox.metadata"
 	containerExtension = "io.cri-containerd.container.metadata"
 	storeExtension     = "metadata"
-	// adoptedExtension is under what it is kept for as long as berth has the object.
+	// adoptedExtension is the key under which the metadata is kept for as long as berth has the
+	// object.
 	adoptedExtension = "io.berth.adopted.metadata"
 	// labelGuard marks the sandbox object that keeps the task of a container from containerd's
-	// clean-up while the container is still the plug-in's. It is not [connection.LabelOwner], for
-	// what has that and no record, berth removes.
+	// clean-up while the container is still the plug-in's. It is not [connection.LabelOwner],
+	// because berth removes objects that have that label and no record.
 	labelGuard = "io.berth.adopting"
-	// pluginDir is the plug-in's directory below those of containerd.
+	// pluginDir is the name of the plug-in's directories in containerd's.
 	pluginDir = "io.containerd.grpc.v1.cri"
 	// podSandbox is the plug-in's sandbox controller of pods with a pause process. berth's sandbox
 	// objects have connection.OwnSandboxer in its place.
 	podSandbox = "podsandbox"
 )
 
-// Adoption reads what containerd's CRI plug-in has, and moves it between the plug-in and a berth.
-// It works without [Containerd.Follow].
+// Adoption reads the objects of containerd's CRI plug-in, and moves them between the plug-in and a
+// berth. It works without [Containerd.Follow].
 type Adoption struct {
 	client *connection.Connection
 	owner  string
@@ -68,15 +69,15 @@ func asking(ctx context.Context) context.Context {
 	return connection.Asking(connection.Namespaced(ctx))
 }
 
-// Answers returns nil if containerd answers. It is called until it does, and has each call try to
-// connect at once: nobody serves the pods meanwhile.
+// Answers returns nil if containerd answers. Call it until it succeeds; each call tries to connect
+// at once, because the pods are not served meanwhile.
 func (a *Adoption) Answers(ctx context.Context) error {
 	a.client.Hurry()
 	_, err := a.client.Version(asking(ctx))
 	return connection.Native(err)
 }
 
-// UUID returns what containerd calls itself, which is kept in its directory; "" where it has none.
+// UUID returns containerd's own ID, which is kept in its directory; "" if it has none.
 func (a *Adoption) UUID(ctx context.Context) (string, error) {
 	resp, err := a.client.IntrospectionService().Server(asking(ctx))
 	if err != nil {
@@ -99,8 +100,7 @@ func (a *Adoption) Serves(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// Dirs returns the plug-in's directories. state is containerd's directory of what does not outlive
-// a reboot.
+// Dirs returns the plug-in's directories. state is containerd's volatile directory.
 func (a *Adoption) Dirs(ctx context.Context, state string) (root, volatile string, err error) {
 	content, err := a.client.ContentRoot(connection.Asking(ctx))
 	if err != nil {
@@ -112,8 +112,8 @@ func (a *Adoption) Dirs(ctx context.Context, state string) (root, volatile strin
 	return filepath.Join(filepath.Dir(content), pluginDir), filepath.Join(state, pluginDir), nil
 }
 
-// Objects lists all container objects of the namespace, with what the plug-in keeps with them and
-// what the shims say.
+// Objects lists all container objects of the namespace, with the plug-in's metadata and the answers
+// of the shims.
 func (a *Adoption) Objects(ctx context.Context) ([]adopt.Object, error) {
 	ctx = asking(ctx)
 	cs, err := a.client.ContainerService().List(ctx)
@@ -227,7 +227,7 @@ func (a *Adoption) Runs(ctx context.Context, id string, pid uint32) (bool, error
 	return t.Running && t.Pid == pid, nil
 }
 
-// Ended returns when the process of a task has ended, with what its shim knows of that. A
+// Ended returns when the process of a task has ended, with its shim's knowledge about that. A
 // containerd that is stopped meanwhile ends the call with an error.
 func (a *Adoption) Ended(ctx context.Context, id string) (exit.Fact, error) {
 	r, err := a.client.TaskService().Wait(asking(ctx), &tasks.WaitRequest{ContainerID: id})
@@ -237,7 +237,7 @@ func (a *Adoption) Ended(ctx context.Context, id string) (exit.Fact, error) {
 	return exit.Fact{ID: id, Code: r.GetExitStatus(), Measured: true, At: r.GetExitedAt().AsTime(), Origin: exit.Task}, nil
 }
 
-// ImageRefs returns what images are called in a status, by their IDs. The plug-in keeps an image
+// ImageRefs returns the references of images in a status, by their IDs. The plug-in keeps an image
 // under its ID as well, and its digest reference is another name of the same target.
 func (a *Adoption) ImageRefs(ctx context.Context) (map[string]string, error) {
 	all, err := a.client.ImageService().List(asking(ctx))
@@ -261,8 +261,8 @@ func (a *Adoption) ImageRefs(ctx context.Context) (map[string]string, error) {
 
 // Guard makes a sandbox object with the ID of a container, which keeps a containerd that starts
 // from deleting the container's task with its exit code: see [Containerd.CreateSandbox]. The
-// container is still the plug-in's. What becomes of the object when the plug-in starts is said by
-// [Adoption.Guards].
+// container is still the plug-in's. [Adoption.Guards] tells how the plug-in treats the object when
+// it starts.
 func (a *Adoption) Guard(ctx context.Context, id string) error {
 	err := a.makeSandbox(asking(ctx), id, func(s *sandbox.Sandbox) { s.Labels[labelGuard] = a.owner })
 	if err != nil {
@@ -271,11 +271,10 @@ func (a *Adoption) Guard(ctx context.Context, id string) error {
 	return nil
 }
 
-// Guards are what containerd's CRI plug-in does with what [Adoption.Guard] has made, when it
-// starts.
+// Guards is how containerd's CRI plug-in treats objects made by [Adoption.Guard] when it starts.
 type Guards string
 
-// What it does depends on the version of containerd.
+// It depends on the version of containerd.
 const (
 	GuardsRemoved Guards = "removed" // it removes them
 	GuardsLeft    Guards = "left"    // it does not look at sandbox objects
@@ -283,12 +282,12 @@ const (
 )
 
 // removesGuards is the oldest version of containerd whose plug-in was seen to remove a sandbox
-// object without metadata of its own. That of 2.0.5 does not start, and nobody has looked at those
-// between.
+// object without metadata of its own. Version 2.0.5 does not start with one, and those between were
+// not tested.
 var removesGuards = [3]int{2, 1, 4}
 
-// Guards asks containerd for its version, and says what its plug-in does with guards. A version
-// that cannot be read is taken for one beside whose guards the plug-in does not start.
+// Guards asks containerd for its version, and returns how its plug-in treats guards. A version that
+// cannot be read is taken for one beside whose guards the plug-in does not start.
 func (a *Adoption) Guards(ctx context.Context) (Guards, error) {
 	v, err := a.client.Version(asking(ctx))
 	if err != nil {
@@ -311,7 +310,7 @@ func guardsOf(version string) Guards {
 	return GuardsRemoved
 }
 
-// Unguard removes what Guard has made. What berth has by now stays.
+// Unguard removes the object that Guard made. An object that berth owns by now stays.
 func (a *Adoption) Unguard(ctx context.Context, id string) error {
 	ctx = asking(ctx)
 	s, err := a.client.SandboxStore().Get(ctx, id)
@@ -324,8 +323,8 @@ func (a *Adoption) Unguard(ctx context.Context, id string) error {
 	return nil
 }
 
-// Guarded lists the IDs of what Guard has made and nobody has removed, by this call or an earlier
-// one that was cut off. The containers themselves may be gone.
+// Guarded lists the IDs of guards that have not been removed, by this call or an earlier one that
+// was cut off. The containers themselves may be gone.
 func (a *Adoption) Guarded(ctx context.Context) (ids []string, err error) {
 	left, err := a.client.SandboxStore().List(asking(ctx), fmt.Sprintf("labels.%q==%q", labelGuard, a.owner))
 	if err != nil {
@@ -360,7 +359,7 @@ func (a *Adoption) Sweep(ctx context.Context) error {
 }
 
 // TakeOver makes a sandbox or a container berth's: its objects carry berth's label, and the plug-in
-// does not find what it keeps with them. It can be cut off and called again.
+// does not find its metadata. It can be cut off and called again.
 func (a *Adoption) TakeOver(ctx context.Context, id string, isSandbox bool) error {
 	ctx = asking(ctx)
 	if err := a.changeContainer(ctx, id, func(c *containers.Container) {
@@ -389,7 +388,7 @@ func (a *Adoption) TakeOver(ctx context.Context, id string, isSandbox bool) erro
 	return nil
 }
 
-// HandOver makes a sandbox the plug-in's again. name is what the plug-in calls it. It can be cut
+// HandOver makes a sandbox the plug-in's again. name is the plug-in's name for it. It can be cut
 // off and called again.
 func (a *Adoption) HandOver(ctx context.Context, id, name string) error {
 	ctx = asking(ctx)
@@ -439,8 +438,8 @@ func (a *Adoption) handOver(ctx context.Context, id string, isSandbox bool) erro
 	return nil
 }
 
-// restoreSandbox makes the sandbox object of a pod as the plug-in of containerd 2 has it. That of
-// 1.7 has none, and passes over it.
+// restoreSandbox makes the sandbox object of a pod as the plug-in of containerd 2 has it. The
+// plug-in of 1.7 has none, and passes over it.
 func (a *Adoption) restoreSandbox(ctx context.Context, id, name string) error {
 	c, err := a.client.ContainerService().Get(ctx, id)
 	if err != nil {
@@ -512,9 +511,8 @@ func (a *Adoption) changeContainer(ctx context.Context, id string, change func(*
 	return connection.Native(err)
 }
 
-// emptied is the type of what is left of an extension that was moved: containerd replaces an
-// extension and does not remove one. The plug-in does not know the type, and passes over the
-// object.
+// emptied is the type of the remains of a moved extension, because containerd replaces an extension
+// but does not remove one. The plug-in does not know the type, and passes over the object.
 const emptied = "berth/adopted"
 
 // holds reports whether something is under a key.
@@ -523,7 +521,7 @@ func holds(extensions map[string]typeurl.Any, key string) bool {
 	return ok && e.GetTypeUrl() != emptied
 }
 
-// move moves what is under a key to another. It does nothing if it was moved before.
+// move moves the value under a key to another. It does nothing if it was moved before.
 func move(extensions map[string]typeurl.Any, from, to string) {
 	if holds(extensions, from) {
 		extensions[to], extensions[from] = extensions[from], &anypb.Any{TypeUrl: emptied}

@@ -41,8 +41,8 @@ func (c *calls) leave(id string) {
 	}
 }
 
-// hangs is the error of a call that was not made, since the shim is known not to answer. It wraps
-// ErrUnavailable. Containerd's own absence is another error, and says nothing about the shim.
+// hangs is the error of a call that was not made because the shim is known not to answer. It wraps
+// ErrUnavailable. Containerd's own absence is another error, and proves nothing about the shim.
 type hangs string
 
 func (h hangs) Error() string { return string(h) + ": " + errdefs.ErrUnavailable.Error() }
@@ -61,7 +61,7 @@ func reachable(ctx context.Context, c *Containerd, id string) error {
 // askShim runs f, a call that containerd passes on to the shim of a task, and returns when f
 // returns or when ctx ends, whichever comes first. It has to: a containerd in this process writes
 // to the shim without a bound, and a shim that is stopped (SIGSTOP) stops reading. A call that was
-// given up goes on by itself; the shim's end ends it. When callsPerTask of them are under way, the
+// given up goes on by itself; the shim's end ends it. If callsPerTask of them are in flight, the
 // next one is ErrUnavailable at once. A panic of f is ErrInternal.
 func askShim[T any](ctx context.Context, c *Containerd, id string, f func(ctx context.Context) (T, error)) (T, error) {
 	var none T

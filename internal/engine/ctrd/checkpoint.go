@@ -22,9 +22,9 @@ import (
 )
 
 // PauseTask keeps the processes of a task from running. It reports whether the shim was asked for
-// that: then some of them may be frozen whatever the error says, and the caller undoes it. The shim
-// is not asked where the task does not run, as when somebody else has paused it. The class of an
-// error is for the client alone.
+// that: if so, some of them may be frozen even after an error, and the caller undoes it. The shim
+// is not asked if the task does not run, for example because another client has paused it. The
+// class of an error is for the client alone.
 func (c *Containerd) PauseTask(ctx context.Context, id string) (asked bool, err error) {
 	p, err := c.taskStatus(ctx, id)
 	if err != nil {
@@ -65,11 +65,12 @@ func (c *Containerd) ResumeTask(ctx context.Context, id string) error {
 }
 
 // CheckpointTask makes CRIU write the state of the processes of a task into the directory images,
-// and its log into work. The processes are left as they are. ErrFailedPrecondition says that CRIU
-// is not there, or cannot do it.
+// and its log into work. The processes are left as they are. It returns ErrFailedPrecondition if
+// CRIU is absent, or cannot do it.
 func (c *Containerd) CheckpointTask(ctx context.Context, id, images, work string) error {
 	opts, err := typeurl.MarshalAnyToProto(&runcoptions.CheckpointOptions{
-		OpenTcp:             true, // the connections end where it is restored; the checkpoint is for looking at
+		// the connections end where it is restored; the checkpoint is for looking at
+		OpenTcp:             true,
 		ExternalUnixSockets: true,
 		FileLocks:           true,
 		ImagePath:           images,

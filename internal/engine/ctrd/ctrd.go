@@ -17,7 +17,7 @@ import (
 	"berth/internal/engine/shims"
 )
 
-// Config is what the adapter needs to know.
+// Config holds the settings of the adapter.
 type Config struct {
 	Owner       string // this berth's ID
 	Snapshotter string // of new containers
@@ -25,12 +25,12 @@ type Config struct {
 	Snapshotters []string
 	// SetAside reports whether a task is there although containerd does not know it, because its
 	// shim has not answered since containerd started. It may ask the shim, which takes a second at
-	// most, and less when ctx ends. It is nil where containerd says so itself.
+	// most, and less when ctx ends. It is nil if containerd itself knows all tasks.
 	SetAside func(ctx context.Context, id string) bool
-	// Runs asks the kernel whether the process of a container runs. It is nil where nobody can say, and
-	// false where it is not known.
+	// Runs asks the kernel whether the process of a container runs. It is nil if the kernel cannot
+	// be asked, and returns false if the answer is unknown.
 	Runs func(id string) bool
-	// Shims are those of the node.
+	// Shims are the shims of the node.
 	Shims *shims.Shims
 	// UnsyncedLayers is Unsynced of [layers.Config].
 	UnsyncedLayers bool
@@ -63,7 +63,7 @@ type Containerd struct {
 
 	life       context.Context // ends with stop
 	end        context.CancelFunc
-	background sync.WaitGroup // of what outlives the call that began it
+	background sync.WaitGroup // of goroutines that outlive the call that began them
 }
 
 // New makes the adapter on a connection, which the caller closes.
@@ -94,7 +94,7 @@ func New(conn *connection.Connection, cfg Config) *Containerd {
 	return c
 }
 
-// stop ends what runs in the background and waits for it, but not for a shim that does not answer.
+// stop ends background work and waits for it, but not for a shim that does not answer.
 func (c *Containerd) stop() {
 	c.end()
 	done := make(chan struct{})

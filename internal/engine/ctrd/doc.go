@@ -10,10 +10,10 @@
 //     doubling to 1 s while containerd does not answer, and to 30 s while it answers and cannot be
 //     compared with. Each time it subscribes first and then has the caller compare its records with
 //     containerd's lists. It does not subscribe to events of other namespaces.
-//   - What it makes carries the label [connection.LabelOwner], and what it lists carries it, too, except for
-//     tasks that have no container.
-//   - A shim that does not answer delays nothing but what is asked of it: [Containerd.Inventory]
-//     and [Containerd.TaskState] are bounded, and no question waits for the answer of another shim.
+//   - Objects that it makes carry the label [connection.LabelOwner], and so do those that it lists,
+//     except for tasks that have no container.
+//   - A shim that does not answer delays only the calls to itself: [Containerd.Inventory] and
+//     [Containerd.TaskState] are bounded, and no question waits for the answer of another shim.
 //
 // # Never
 //
@@ -28,7 +28,7 @@
 // ctrd.go and events.go follow containerd. objects.go, tasks.go, exec.go, update.go, checkpoint.go,
 // restore.go, sandboxer.go and podshim.go are the verbs, and inventory.go has the lists. groups.go
 // chooses the pods that share a shim, and execs.go reaches their processes without it. calls.go
-// bounds what is asked of shims. left.go has package shims end what a task has left. adopt.go moves
-// pods between containerd's CRI plug-in and a berth. texts.go has all that is read out of the texts
-// of other programs' errors.
+// bounds the calls to shims. left.go has package shims end the remains of a task. adopt.go moves
+// pods between containerd's CRI plug-in and a berth. texts.go interprets the texts of other
+// programs' errors.
 package ctrd

@@ -28,8 +28,8 @@ const (
 	followTimeout = 10 * time.Second
 )
 
-// Listener is called with what comes from containerd's event stream. Its functions must not block,
-// except for Connected.
+// Listener is called for containerd's event stream. Its functions must not block, except for
+// Connected.
 type Listener struct {
 	// Exited is called when the init process of a container has ended.
 	Exited func(exit.Fact)
@@ -37,13 +37,12 @@ type Listener struct {
 	OOM func(id string)
 	// Image is called when an image was made, changed or removed.
 	Image func(name string)
-	// Answered is called with the UUID of a containerd that has answered, "" where it has none,
-	// before anything else is asked of it. After an error it is not used, and asked again later. It
-	// may be nil.
+	// Answered is called with the UUID of a containerd that has answered, "" if it has none, before
+	// any other call to it. After an error it is not used, and asked again later. It may be nil.
 	Answered func(uuid string) error
-	// Connected is called after each new subscription, beside the reading of events: what happened
-	// before it has to be looked up. After an error the subscription is made anew. ctx ends with
-	// the subscription.
+	// Connected is called after each new subscription, beside the reading of events, to look up
+	// earlier changes. After an error the subscription is made anew. ctx ends with the
+	// subscription.
 	Connected func(ctx context.Context) error
 	// Lost is called with the reason when a subscription breaks.
 	Lost func(err error)
@@ -87,10 +86,10 @@ func (c *Containerd) follow(ctx context.Context, l Listener, answers, works func
 	in := fmt.Sprintf("namespace==%s,", connection.Namespace)
 	ch, errs := c.client.Asked().EventService().Subscribe(probing,
 		in+`topic=="/tasks/exit"`, in+`topic=="/tasks/oom"`, in+`topic~="^/images/"`)
-	// Subscribe does not say when a containerd that does not answer gets it: this call does. It is
-	// another gRPC stream, so that nothing orders the two: containerd may take the subscription
-	// after it has answered, and what happens in between comes with no event. The kernel and the
-	// audit report such an exit all the same.
+	// Subscribe does not tell when a containerd that does not answer gets it: this call does. It is
+	// another gRPC stream, so the two are not ordered: containerd may take the subscription after
+	// it has answered, and changes in between come with no event. The kernel and the audit report
+	// such an exit all the same.
 	uuid, err := probe(probing, c.client)
 	if err != nil {
 		return fmt.Errorf("containerd does not answer: %w", err)
@@ -117,7 +116,8 @@ func (c *Containerd) follow(ctx context.Context, l Listener, answers, works func
 		select {
 		case err := <-listed:
 			listed = nil
-			if errdefs.IsUnavailable(err) { // it has gone away, and the relist noticed that before the events did
+			// it has gone away, and the relist noticed that before the events did
+			if errdefs.IsUnavailable(err) {
 				c.client.Set(err)
 			}
 			if err != nil {
@@ -133,7 +133,7 @@ func (c *Containerd) follow(ctx context.Context, l Listener, answers, works func
 				err = errors.New("the stream ended")
 			}
 			err = fmt.Errorf("read containerd's events: %w", connection.Native(err))
-			c.client.Set(err) // whoever answers next may be another containerd
+			c.client.Set(err) // the next one to answer may be another containerd
 			return err
 		}
 	}
@@ -142,7 +142,7 @@ func (c *Containerd) follow(ctx context.Context, l Listener, answers, works func
 // Publishes implements [pod.Tasks].
 func (c *Containerd) Publishes() bool { return c.following.Load() }
 
-// probe asks containerd something that it answers at once: its UUID, which is kept in its directory.
+// probe asks containerd for its UUID, which it answers at once, from its directory.
 func probe(ctx context.Context, conn *connection.Connection) (uuid string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, followTimeout)
 	defer cancel()
@@ -166,7 +166,7 @@ func (c *Containerd) dispatch(e *events.Envelope, l Listener) {
 		}
 		at := ev.ExitedAt.AsTime()
 		if at.Unix() <= 0 {
-			at = e.Timestamp // what cleaned up after a dead shim did not know when it ended
+			at = e.Timestamp // the clean-up after a dead shim did not know when it ended
 		}
 		l.Exited(exit.Fact{
 			ID:       ev.ContainerID,
@@ -187,7 +187,7 @@ func (c *Containerd) dispatch(e *events.Envelope, l Listener) {
 }
 
 // guessed reports whether a code on the stream may be containerd's own invention. When a shim has
-// died, containerd cleans up after it and publishes 137 (or 255, when that fails), whatever the
-// process ended with, and nothing in the event distinguishes that from what a shim has measured.
-// What a living shim has measured it also answers to a wait and to a question about the task.
+// died, containerd cleans up after it and publishes 137 (or 255, if that fails), regardless of the
+// real code, and nothing in the event distinguishes that from a shim's measurement. A living shim
+// also answers a wait and a question about the task with its measurement.
 func guessed(code uint32) bool { return code == 128+uint32(unix.SIGKILL) || code == exit.CodeUnknown }

@@ -21,7 +21,7 @@ import (
 const processURL = "types.containerd.io/opencontainers/runtime-spec/1/Process"
 
 // askExec is askShim for a call about an exec process. Such calls are counted by process and not by
-// task, so that exec processes do not use up what a container may have under way.
+// task, so that exec processes do not use up the limit of their container.
 func askExec[T any](ctx context.Context, c *Containerd, key execproc.Key, verb string, f func(ctx context.Context) (T, error)) (T, error) {
 	v, err := ask(ctx, c, key, f)
 	if err != nil {
@@ -112,7 +112,7 @@ func (c *Containerd) DeleteExec(ctx context.Context, key execproc.Key) error {
 }
 
 // CloseExecStdin closes the shim's own end of the standard input of an exec process, so that the
-// process reads the end of it once berth has closed its end.
+// process reads EOF once berth has closed its end.
 func (c *Containerd) CloseExecStdin(ctx context.Context, key execproc.Key) error {
 	_, err := askExec(ctx, c, key, "close standard input of", func(ctx context.Context) (*emptypb.Empty, error) {
 		return c.client.TaskService().CloseIO(ctx, &tasks.CloseIORequest{ContainerID: key.Container, ExecID: key.Exec, Stdin: true})

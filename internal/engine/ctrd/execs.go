@@ -16,16 +16,17 @@ import (
 )
 
 // execs are the processes of exec that can outlive their shim: those of containers whose pods share
-// one. When such a shim dies the containers go on, nobody but the kernel can reach these processes, and
-// each would run as long as its container. That is still so of a process whose start was not answered
-// before the shim died, and of one that an earlier berth started: nobody knows which process it is.
+// one. When such a shim dies the containers go on, only the kernel can reach these processes, and
+// each would run as long as its container. That is still so for a process whose start was not
+// answered before the shim died, and for one that an earlier berth started, because its PID is
+// unknown.
 type execs struct {
 	mu sync.Mutex
 	of map[execproc.Key]int // pidfds
 }
 
-// watchExec keeps hold of an exec process that has been started. What cannot be identified as a child
-// of the shim is left to the shim.
+// watchExec keeps hold of an exec process that has been started. A process that cannot be
+// identified as a child of the shim is left to the shim.
 func (c *Containerd) watchExec(ctx context.Context, key execproc.Key, pid uint32) {
 	if pid == 0 || !c.shims.Grouped() {
 		return
@@ -38,8 +39,8 @@ func (c *Containerd) watchExec(ctx context.Context, key execproc.Key, pid uint32
 	if err != nil {
 		return
 	}
-	// The descriptor stands for the process that has the number now: it is the one that was started
-	// if it is a child of the shim.
+	// The descriptor stands for the process that has the PID now: if that is a child of the shim,
+	// it is the one that was started.
 	if st, err := pidfd.ReadStat(pid); err != nil || !c.shims.Is(pod, st.Parent) {
 		_ = unix.Close(fd)
 		return
@@ -52,8 +53,8 @@ func (c *Containerd) watchExec(ctx context.Context, key execproc.Key, pid uint32
 	c.execs.of[key] = fd
 }
 
-// kill kills a process that its shim cannot reach any more. One that is not known, or has ended, is a
-// success.
+// kill kills a process that its shim cannot reach any more. One that is not known, or has ended, is
+// a success.
 func (e *execs) kill(key execproc.Key) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -87,8 +88,8 @@ func (c *Containerd) sharingPod(ctx context.Context, container string) (string, 
 }
 
 // withoutShim gives an error of an exec its reason, where the container may well run: the shim that
-// its pod shared has died, whether containerd has noticed that or not. Of a container that has ended
-// and was released containerd knows as little, so the kernel is asked whether it runs.
+// its pod shared has died, whether containerd has noticed that or not. Of a container that has
+// ended and was released containerd knows as little, so the kernel is asked whether it runs.
 func (c *Containerd) withoutShim(ctx context.Context, container string, err error) error {
 	if err == nil || !c.shims.Grouped() {
 		return err

@@ -18,13 +18,14 @@ import (
 )
 
 const (
-	// socketAnnotation names, in the specification of a sandbox, what the socket is called after that
-	// it shares with others. It differs from the group, which is the ID of the shim: see tools/programs/shim.
+	// socketAnnotation names, in the specification of a sandbox, the group after which its shared
+	// socket is named. It differs from the group, which is the ID of the shim: see
+	// tools/programs/shim.
 	socketAnnotation = "io.containerd.runc.v2.group"
 	// groupTimeout is how long the shim of a group may take to answer when a pod is to join it.
 	groupTimeout = 500 * time.Millisecond
-	// groupStartTimeout is how long a pod may take to come to the shim of its group, which has
-	// answered just before, or which is started for it.
+	// groupStartTimeout is how long a pod may take to come to the shim of its group, which has just
+	// answered, or is started for it.
 	groupStartTimeout = 20 * time.Second
 )
 
@@ -49,12 +50,12 @@ func (c *Containerd) JoinGroup(ctx context.Context, id string, h pod.Handler) st
 	}
 }
 
-// kindOf says which handlers' pods may share a shim.
+// kindOf returns a key that is equal for handlers whose pods may share a shim.
 func kindOf(h pod.Handler) string { return h.Name + " " + h.Type + " " + h.Root }
 
-// sparing returns the program by which containerd is to clean up after what runs in a pod of a
-// group, and which leaves that alone; "" if there is none now. What is made meanwhile is ended with
-// the shim, so that no other pod is to have it, too.
+// sparing returns the program by which containerd is to clean up after containers in a pod of a
+// group, and which leaves them alone; "" if there is none now. Containers made meanwhile are ended
+// with the shim, so no other pod may join it.
 func (c *Containerd) sparing(ctx context.Context, id string, h pod.Handler) string {
 	c.shims.LearnHandler(ctx, id, h.Type, h.Root)
 	program := c.shims.HandlerProgram(id, h.Type, h.Root)
@@ -69,9 +70,9 @@ func (c *Containerd) sparing(ctx context.Context, id string, h pod.Handler) stri
 	return program
 }
 
-// answers reports whether the shim of a pod answers. One that is known to hang is not asked, and does
-// not. What else prevents the question, as the absence of containerd, says nothing about the shim:
-// the next step will say it.
+// answers reports whether the shim of a pod answers. One that is known to hang is not asked, and
+// does not. If the question is impossible for another reason, such as the absence of containerd,
+// that proves nothing about the shim: the next step will fail with it.
 func (c *Containerd) answers(ctx context.Context, id string) bool {
 	ctx, cancel := context.WithTimeout(connection.Namespaced(context.WithoutCancel(ctx)), groupTimeout)
 	defer cancel()
@@ -83,15 +84,15 @@ func (c *Containerd) answers(ctx context.Context, id string) bool {
 		return false
 	}
 	err = connection.Native(err)
-	// An external containerd has the same deadline, and may say that it has passed a moment before ctx
+	// An external containerd has the same deadline, and may report its passing a moment before ctx
 	// ends here.
 	late := ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) || errdefs.IsDeadlineExceeded(err)
 	return err == nil || !late && !says(err, hungUp, id)
 }
 
 // RejoinGroup notes the group that an earlier berth has chosen for a pod. It is called for each pod
-// of the records before anything is asked about a pod. stays says that the pod still has its place
-// in the shim.
+// of the records before any question about a pod. stays is set if the pod still has its place in
+// the shim.
 func (c *Containerd) RejoinGroup(id, group string, h pod.Handler, stays bool) {
 	c.shims.Rejoin(id, group, kindOf(h))
 	if !stays {
@@ -129,10 +130,10 @@ type starts struct {
 
 type start struct {
 	turn chan struct{} // of one
-	n    int           // who waits or is at work
+	n    int           // starts that wait or are in progress
 }
 
-// enter waits for the turn of a pod of the group, and returns what ends it.
+// enter waits for the turn of a pod of the group, and returns the function that ends it.
 func (s *starts) enter(ctx context.Context, group string) (done func(), err error) {
 	s.mu.Lock()
 	if s.of == nil {

@@ -31,14 +31,14 @@ const (
 	orphanTimeout = 2 * time.Minute
 )
 
-// Inventory lists what containerd has that carries this berth's label, and asks for the state of
-// each task. Containers, sandbox objects and snapshots come from containerd's own stores. The shims
-// are asked side by side and within a bound: a task whose shim does not answer in time is in
-// Unreachable. The inventory goes on as long as shims answer, since those of a full node take a
-// while, and ends soon after the last answer, however many shims hang. Orphans are what the last
-// search has found: see [orphanSearch].
+// Inventory lists the objects in containerd that carry this berth's label, and asks for the state
+// of each task. Containers, sandbox objects and snapshots come from containerd's own stores. The
+// shims are asked side by side and within a bound: a task whose shim does not answer in time is in
+// Unreachable. The inventory goes on as long as shims answer, because those of a full node take a
+// while, and ends soon after the last answer, even if other shims hang. Orphans are the result of
+// the last search: see [orphanSearch].
 //
-// An error says that one of containerd's stores cannot be read.
+// It returns an error if one of containerd's stores cannot be read.
 func (c *Containerd) Inventory(ctx context.Context) (pod.Inventory, error) {
 	ctx = connection.Namespaced(ctx)
 	inv := pod.Inventory{
@@ -71,7 +71,7 @@ func (c *Containerd) Inventory(ctx context.Context) (pod.Inventory, error) {
 	}
 	select {
 	case <-searched:
-	case <-asking.Done(): // the next inventory has what it finds
+	case <-asking.Done(): // the next inventory has its result
 	}
 	if err := ctx.Err(); err != nil {
 		return inv, fmt.Errorf("take an inventory of containerd: %w", err)
@@ -131,7 +131,7 @@ func (c *Containerd) askTasks(ctx context.Context, cs []containers.Container, in
 	for shim, ids := range byShim {
 		g.Go(func() error {
 			for i, id := range ids {
-				c.setAside(ctx, id) // what it takes is not the task's time
+				c.setAside(ctx, id) // its duration is not counted as the task's
 				one, cancel := context.WithTimeout(ctx, answerTimeout)
 				st, err := c.TaskState(one, id)
 				gone := one.Err() != nil
@@ -199,7 +199,7 @@ func (o *orphanSearch) begin(c *Containerd) <-chan struct{} {
 	return ended
 }
 
-// take returns what the last search has found, once.
+// take returns the result of the last search, once.
 func (o *orphanSearch) take() map[string]bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -215,7 +215,7 @@ func findOrphans(ctx context.Context, c *Containerd) (map[string]bool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list tasks: %w", connection.Native(err))
 	}
-	cs, err := c.client.ContainerService().List(ctx) // those of everybody
+	cs, err := c.client.ContainerService().List(ctx) // those of all clients
 	if err != nil {
 		return nil, fmt.Errorf("list containers: %w", connection.Native(err))
 	}

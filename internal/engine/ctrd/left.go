@@ -16,16 +16,16 @@ import (
 	"berth/internal/engine/shims"
 )
 
-// EndLeft ends and removes what a start may have left on the node of a container of which neither
-// containerd nor its shim knows. A shim keeps what it knew of a container until it is asked to
-// delete it, also while another start of that container fails half-way: it deletes nothing of that
-// one then. What is absent is a success.
+// EndLeft ends and removes the remains on the node of a container's start that neither containerd
+// nor its shim knows. A shim keeps its state of a container until it is asked to delete it, even
+// while another start of that container fails half-way: it deletes nothing of that one then. If
+// nothing is left, it succeeds.
 func (c *Containerd) EndLeft(ctx context.Context, id string) error {
 	return c.endLeft(connection.Namespaced(ctx), id)
 }
 
-// endLeft ends what may be left on the node of a task that containerd does not know. The container
-// object says where to look, if there is one.
+// endLeft ends the remains on the node of a task that containerd does not know. The container
+// object, if there is one, tells where to look.
 func (c *Containerd) endLeft(ctx context.Context, id string) error {
 	o, err := c.client.ContainerService().Get(ctx, id)
 	if err != nil && !errdefs.IsNotFound(connection.Native(err)) {
@@ -60,8 +60,8 @@ func (c *Containerd) cleanupProgram(ctx context.Context, id string) string {
 }
 
 // ProgramAgain returns the program by which a containerd that has just started is to clean up after
-// what it takes up of a pod: the one that a task of the pod gets which is made now; "" for the shim's
-// own. The shim has said which process it is, unless shim is 0.
+// the tasks of a pod that it takes up: the one that a new task of the pod would get; "" for the
+// shim's own. shim is the PID that the shim has reported, or 0.
 func (c *Containerd) ProgramAgain(ctx context.Context, pod string, shim int, kind string, options typeurl.Any) string {
 	root, is := runcRoot(options)
 	if !is || !c.shims.MakesCleanups() {
@@ -89,8 +89,8 @@ func runcRoot(options typeurl.Any) (root string, is bool) {
 	return o.GetRoot(), is
 }
 
-// runcOptions decodes options of runc's kind. Those of other runtimes are of another type and name no
-// binary, and there may be none at all.
+// runcOptions decodes options of runc's kind. Options of other runtimes have another type and name
+// no binary, and there may be none at all.
 func runcOptions(options typeurl.Any) (o *runcoptions.Options, is bool) {
 	o = &runcoptions.Options{}
 	return o, options != nil && typeurl.UnmarshalTo(options, o) == nil

@@ -23,8 +23,7 @@ import (
 	"berth/internal/heart/pod"
 )
 
-// options returns what the shim of a handler is configured with, in the type that it takes; nil for
-// nothing.
+// options returns the configuration for a handler's shim, in the type that it takes; nil for none.
 func options(h pod.Handler) (typeurl.Any, error) {
 	var o proto.Message
 	switch h.Options {
@@ -100,11 +99,11 @@ func (c *Containerd) CreateContainer(ctx context.Context, o pod.Object) error {
 	}
 	labels := map[string]string{}
 	maps.Copy(labels, o.Labels)
-	labels[connection.LabelOwner] = c.owner // last: nobody else says whose the object is
+	labels[connection.LabelOwner] = c.owner // last: only this label identifies the owner
 	kind := o.Handler.Type
 	if o.SandboxID != "" && c.shims.Key(o.SandboxID) != o.SandboxID {
-		// A containerd that starts cleans up by what the object says, and would end a container whose
-		// shim, which other pods share, has died meanwhile.
+		// A containerd that starts cleans up with the runtime of the object, and would end a
+		// container whose shim, shared with other pods, has died meanwhile.
 		kind = cmp.Or(c.sparing(ctx, o.SandboxID, o.Handler), kind)
 	}
 	_, err = c.client.ContainerService().Create(connection.Namespaced(ctx), containers.Container{

@@ -23,14 +23,14 @@ const (
 	// shimController is the sandbox controller of containerd's that starts and ends shims with a
 	// sandbox API.
 	shimController = "shim"
-	// shimCapability is the annotation by which berth's own shim (tools/programs/shim) says that it can be a
-	// sandbox without a process.
+	// shimCapability is the annotation by which berth's own shim (tools/programs/shim) declares
+	// that it can be a sandbox without a process.
 	shimCapability = "io.berth.shim.sandbox"
-	// shimNetworkThread is the key under which berth's own shim says in the status of a sandbox
-	// which of its threads is in the sandbox's network namespace.
+	// shimNetworkThread is the key in the status of a sandbox under which berth's own shim reports
+	// the thread that is in the sandbox's network namespace.
 	shimNetworkThread = "io.berth.shim.network-thread"
-	// shimGroupCapability says that it can be that for several pods. In the specification of a sandbox
-	// it names the group of pods that the sandbox shares a shim with.
+	// shimGroupCapability declares that it can be that for several pods. In the specification of a
+	// sandbox it names the group of pods that the sandbox shares a shim with.
 	shimGroupCapability = "io.berth.shim.group"
 	// forgetTimeout is how long containerd may take to clean up after a shim that has died.
 	forgetTimeout = 5 * time.Second
@@ -39,8 +39,8 @@ const (
 )
 
 // StartShim starts the shim of a pod that has no process of its own. It serves the pod's containers
-// until [Containerd.EndShim], also while there are none. ErrAlreadyExists says that there is one
-// that answers. What is left of one that has died is waited for, or removed.
+// until [Containerd.EndShim], also while there are none. It returns ErrAlreadyExists if there is
+// one that answers. The remains of a dead one are waited for, or removed.
 func (c *Containerd) StartShim(ctx context.Context, r pod.SandboxRequest) error {
 	if err := reachable(ctx, c, r.ID); err != nil { // the pod has one
 		return fmt.Errorf("start shim of pod %s: %w", r.ID, err)
@@ -74,7 +74,7 @@ func (c *Containerd) StartShim(ctx context.Context, r pod.SandboxRequest) error 
 		err = connection.Native(s.controller().Create(connection.Namespaced(ctx), o, opts...))
 	}
 	if err != nil && r.Group != "" && ctx.Err() != nil {
-		c.shims.Close(r.Group) // it hangs since it was asked last: whoever tries again gets another one
+		c.shims.Close(r.Group) // it has begun to hang: the next attempt gets another group
 	}
 	if err != nil {
 		return fmt.Errorf("start shim of pod %s: %w", r.ID, err)
@@ -128,9 +128,9 @@ func wait(ctx context.Context, d time.Duration) bool {
 func (c *Containerd) ShimDied(id string) bool { return c.shims.HasEnded(id) }
 
 // EndShim ends the shim of a pod whose tasks are deleted, or the pod's place in a shim that serves
-// others. As for a task that is deleted, what
-// containerd does not know is looked for on the node before "not found" is believed. A shim may end
-// before it has answered; then containerd needs a moment to forget it.
+// others. As for a task that is deleted, a shim that containerd does not know is looked for on the
+// node before "not found" is believed. A shim may end before it has answered; then containerd needs
+// a moment to forget it.
 func (c *Containerd) EndShim(ctx context.Context, id string) error {
 	err := c.endShim(ctx, id)
 	if err == nil || errdefs.IsNotFound(err) {
@@ -154,7 +154,8 @@ func (c *Containerd) endShim(ctx context.Context, id string) error {
 		return fmt.Errorf("end shim of pod %s: %w", id, err)
 	}
 	if oerr := c.endLeft(connection.Namespaced(ctx), id); oerr != nil {
-		return fmt.Errorf("end shim of pod %s: %w", id, oerr) // and not "not found", which counts as success
+		// and not "not found", which counts as success
+		return fmt.Errorf("end shim of pod %s: %w", id, oerr)
 	}
 	if ended {
 		return nil // it was there
@@ -171,8 +172,9 @@ func (s sandboxer) end(ctx context.Context, id string) error {
 }
 
 // NetworkThread returns the ID of a thread in the network namespace of a pod that has no process:
-// one of its shim. It takes taskTimeout at most, also where the shim does not answer. ErrNotFound:
-// the pod has no shim, or its shim no such thread, as that of a pod with the host's network.
+// one of its shim. It takes taskTimeout at most, also where the shim does not answer. It returns
+// ErrNotFound if the pod has no shim, or if its shim has no such thread, as for a pod on the host's
+// network.
 func (c *Containerd) NetworkThread(ctx context.Context, id string) (uint32, error) {
 	ctx, cancel := context.WithTimeout(connection.Namespaced(ctx), taskTimeout)
 	defer cancel()

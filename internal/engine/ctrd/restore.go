@@ -15,7 +15,7 @@ import (
 	"berth/internal/heart/pod"
 )
 
-// restoring returns the options of a task that is restored from a checkpoint: those of its
+// restoring returns the options of a task that is restored from a checkpoint: the options of its
 // container, with the directories for CRIU. Options of a task take the place of its container's.
 func restoring(ctx context.Context, c *Containerd, id string, from pod.Unpacked) (*anypb.Any, error) {
 	o, err := c.client.ContainerService().Get(ctx, id)
@@ -31,8 +31,8 @@ func restoring(ctx context.Context, c *Containerd, id string, from pod.Unpacked)
 }
 
 // RestoreTask makes CRIU restore the process of a task that CreateTask has made for that. The error
-// has the reason that CRIU's log in the directory work gives. ErrFailedPrecondition says that CRIU
-// is not there, or cannot do it.
+// has the reason that CRIU's log in the directory work gives. It returns ErrFailedPrecondition if
+// CRIU is absent, or cannot do it.
 func (c *Containerd) RestoreTask(ctx context.Context, id, work string) error {
 	err := c.StartTask(ctx, id)
 	switch {

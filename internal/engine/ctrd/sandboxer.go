@@ -17,8 +17,8 @@ import (
 	"berth/internal/heart/state"
 )
 
-// sandboxer is one of containerd's sandbox controllers behind the verbs of pod.Sandboxer: the
-// controller of shims that have a sandbox API ("shim"), or that of a plug-in.
+// sandboxer puts one of containerd's sandbox controllers behind the verbs of pod.Sandboxer: the
+// controller of shims that have a sandbox API ("shim"), or one of a plug-in.
 type sandboxer struct {
 	c    *Containerd
 	name string
@@ -115,7 +115,7 @@ func (s sandboxer) Status(ctx context.Context, id string) (pod.TaskState, error)
 		return pod.TaskState{}, s.fail("ask for", id, err)
 	case st.State == runtimeapi.PodSandboxState_SANDBOX_READY.String():
 		return pod.TaskState{Pid: st.Pid, Running: true}, nil
-	case st.State == "": // how containerd says that there is no shim
+	case st.State == "": // containerd's way to report that there is no shim
 		return pod.TaskState{}, s.fail("ask for", id, errdefs.ErrNotFound)
 	}
 	return s.Wait(ctx, id)

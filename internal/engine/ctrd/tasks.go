@@ -32,11 +32,11 @@ const (
 	createAttempts = 3
 )
 
-// CreateTask makes a task and its process, which waits to be started. What an earlier call that was
-// cut off has left of the task is taken back first, unless it runs, which is ErrAlreadyExists. The
-// caller sees to it that no other call works on the task. The task of a container that is restored
-// has no process yet, and the shim opens its stdio when RestoreTask is called. ErrLayerLost says
-// that a directory of its layers is missing.
+// CreateTask makes a task and its process, which waits to be started. The remains of an interrupted
+// earlier call are removed first, unless the task runs, which is ErrAlreadyExists. The caller
+// ensures that no other call works on the task. The task of a container that is restored has no
+// process yet, and the shim opens its stdio when RestoreTask is called. It returns ErrLayerLost if
+// a directory of its layers is missing.
 func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32, error) {
 	if c.shims.HasEnded(r.Pod) { // containerd may be about to notice
 		return 0, fmt.Errorf("create task %s: the shim of pod %s has ended: %w", r.ID, r.Pod, errdefs.ErrNotFound)
@@ -83,8 +83,8 @@ func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32,
 	c.replaced.makeAgain(r.ID)
 	resp, err := create()
 	if err != nil && c.Unsynced() && says(err, notMounted, r.ID) {
-		// The kernel mounts no layer without syncs while it has an error of that file system which nobody
-		// has been told of: a write to the disk has failed.
+		// The kernel mounts no layer without syncs while the file system has an error that was not
+		// reported yet: a write to the disk has failed.
 		c.log.Warn("a layer cannot be mounted without syncs, since a write to its disk has failed: it is mounted with them", "id", r.ID, "err", err)
 		synced = true
 		resp, err = create()
@@ -132,8 +132,8 @@ func mountLabel(ctx context.Context, c *Containerd, id string) (string, error) {
 // cutOff reports whether a container's task may not have been made because of an earlier call that
 // was cut off. The shim may have carried that out all the same, so that the task exists. Or
 // containerd is still undoing it: then the bundle is in the way, or the new one is removed instead,
-// which containerd reports as an error of a file in it. What the OCI runtime reports is about the
-// call itself. A pod's own task has an ID that was never used before.
+// which containerd reports as an error of a file in it. An error reported by the OCI runtime is
+// about the call itself. A pod's own task has an ID that was never used before.
 func cutOff(r pod.TaskRequest, err error) bool {
 	if err == nil || r.SnapshotKey == "" {
 		return false
@@ -150,7 +150,7 @@ func takeBack(ctx context.Context, c *Containerd, id string) error {
 		return err
 	case st.Running:
 		return fmt.Errorf("it runs: %w", errdefs.ErrAlreadyExists)
-	case !st.Stopped && st.Pid == 0: // it was to be restored: there is no process
+	case !st.Stopped && st.Pid == 0: // it was to be restored, so there is no process
 	case !st.Stopped:
 		if err := c.KillTask(ctx, id, unix.SIGKILL); err != nil && !errdefs.IsNotFound(err) {
 			return err
@@ -168,8 +168,8 @@ func takeBack(ctx context.Context, c *Containerd, id string) error {
 }
 
 // replaced holds the tasks that were deleted, or made in the place of deleted ones, by ID. The end
-// of an earlier one is not reported, since it would be taken for that of the task which replaces
-// it: containerd's events arrive later than its answers.
+// of an earlier one is not reported, because it would be taken for that of the new task:
+// containerd's events arrive later than its answers.
 type replaced struct {
 	mu sync.Mutex
 	by map[string]replacement
@@ -204,7 +204,7 @@ func (r *replaced) make(id string) {
 	r.set(id, replacement{making: true})
 }
 
-// makeAgain does what make does, if another task of the ID was deleted.
+// makeAgain is make for an ID of which another task was deleted.
 func (r *replaced) makeAgain(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -222,7 +222,7 @@ func (r *replaced) made(id string, pid uint32) {
 	}
 }
 
-// earlier reports whether a process is that of a task that was replaced. While the task is being
+// earlier reports whether a process belongs to a task that was replaced. While the task is being
 // made, any is; so is process 0, of which containerd reports the end when it has lost the shim.
 func (r *replaced) earlier(id string, pid uint32) bool {
 	r.mu.Lock()
@@ -269,9 +269,9 @@ func (c *Containerd) KillTask(ctx context.Context, id string, sig unix.Signal) e
 
 // DeleteTask deletes the task. Containerd keeps a list of tasks and a list of shims, and a task
 // that is missing from the one may still be in the other. So a deletion that finds nothing is
-// followed by a question, and what neither list has is looked for on the node before "not found" is
-// believed. Containerd also says that a task is deleted when its bundle could not be, which one
-// that was left earlier prevents.
+// followed by a question, and a task that is in neither list is looked for on the node before "not
+// found" is believed. Containerd also reports a task as deleted when its bundle could not be,
+// because remains of an earlier one were in the way.
 func (c *Containerd) DeleteTask(ctx context.Context, id string) error {
 	c.replaced.deleted(id)
 	_, err := askShim(connection.Namespaced(ctx), c, id, func(ctx context.Context) (*tasks.DeleteResponse, error) {
@@ -331,7 +331,7 @@ func (c *Containerd) taskStatus(ctx context.Context, id string) (*task.Process, 
 	return resp.GetProcess(), connection.Native(err)
 }
 
-// WaitTask returns when the task's process has ended, with what the shim knows of its end.
+// WaitTask returns when the task's process has ended, with the shim's knowledge of its end.
 func (c *Containerd) WaitTask(ctx context.Context, id string) (pod.TaskState, error) {
 	r, err := askShim(connection.Namespaced(ctx), c, id, func(ctx context.Context) (*tasks.WaitResponse, error) {
 		return c.client.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: id})

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file holds a trick whole: what the texts of other programs' errors say. It relies on what
-// containerd, ttrpc, runc and crun do not promise, which is how they word an error that has no code
-// of its own. No setting turns it off. Delete each entry when that error has a code.
+// This file holds a trick whole: it interprets the texts of other programs' errors. It relies on
+// wordings of containerd, ttrpc, runc and crun for errors without a code, which may change. No
+// setting turns it off. Delete each entry when that error has a code.
 
 package ctrd
 
@@ -18,7 +18,7 @@ import (
 	"berth/internal/engine/shims"
 )
 
-// statement is something that an error says by its text alone.
+// statement is a fact that an error conveys by its text alone.
 type statement int
 
 const (
@@ -29,7 +29,7 @@ const (
 	cutShort
 	// badValue: the kernel does not take the value that was asked for.
 	badValue
-	// ofRuntime: it is what the OCI runtime has answered.
+	// ofRuntime: the answer of the OCI runtime.
 	ofRuntime
 	// ofBundle: it is about the bundle of a task, or about a file in it.
 	ofBundle
@@ -45,9 +45,9 @@ const (
 	notThere
 )
 
-// texts has, by statement, what the text of an error contains: one word of each line. ID stands for
-// the ID of the task or of the pod. Whether letters are large is of no account, since Go and libc
-// write the kernel's errors differently.
+// texts lists, by statement, the texts that an error contains: one word of each line. ID stands for
+// the ID of the task or of the pod. Case is ignored, because Go and libc write the kernel's errors
+// differently.
 var texts = map[statement][][]string{
 	noCRIU: {
 		{"criu"},
@@ -84,8 +84,8 @@ func containsOne(text string, words []string, id string) bool {
 	return false
 }
 
-// refusal gives an answer of the OCI runtime, which has no code of its own, one that says whether
-// the request or the state of the container is the reason. What is not an answer stays as it is.
+// refusal converts an error of the OCI runtime, which has no code of its own, into one that tells
+// whether the request or the state of the container is the reason. Other errors stay as they are.
 func refusal(err error) error {
 	switch {
 	case errdefs.IsNotFound(err), errdefs.IsUnavailable(err), errdefs.IsFailedPrecondition(err), errdefs.IsInvalidArgument(err),

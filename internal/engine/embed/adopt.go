@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // This file holds the half of a trick that needs the server's own parts: to give containerd a task
-// whose shim runs. Package aside holds the rest, and says what it relies on and when to delete it.
+// whose shim runs. Package aside holds the rest; its documentation states the assumptions and when
+// to delete it.
 
 package embed
 
@@ -40,13 +41,13 @@ const (
 func (s *Server) SetAside(ctx context.Context, id string) bool { return s.aside.SetAside(ctx, id) }
 
 // Adopt begins to give containerd the tasks of the shims that ran when the server was started, side
-// by side and in the background. It is called once, when what must not wait for that is done. Until
-// then, SetAside does so for each task that it is asked about.
+// by side and in the background. Call it once, after the work that must not wait for it. Until
+// then, SetAside does so for each requested task.
 func (s *Server) Adopt() { s.aside.Adopt() }
 
 // loads is the loader of a server. A task that was put in its shim through a sandbox object is
-// loaded the same way, also if there is no container for it: containerd lists it then. For any other
-// the shim's program is asked, which finds the shim that runs and makes no other.
+// loaded the same way, even without a container: containerd lists it then. For any other the shim's
+// program is asked, which finds the shim that runs and makes no other.
 func (s *Server) loads(ctx context.Context, h *aside.Task) error {
 	ctx = namespaces.WithNamespace(ctx, Namespace)
 	path := h.Bundle()
@@ -80,10 +81,10 @@ func (s *Server) loads(ctx context.Context, h *aside.Task) error {
 	return err
 }
 
-// made says how a task was made: through a sandbox object, or else for a container. The program by
-// which containerd cleans up after it is that of the container's object where it was chosen when the
-// container was made, as for one that shares its shim with others and is to be spared when the shim
-// dies. Otherwise it is the one that a task gets which is made now, if the pod is berth's: see
+// made returns how a task was made: through a sandbox object, or else for a container. If the
+// program by which containerd cleans up after it was chosen when the container was made, it is that
+// of the container's object; for example, a container in a shared shim is spared when the shim
+// dies. Otherwise, if the pod is berth's, it is the program that a new task would get: see
 // Config.Program.
 func (s *Server) made(ctx context.Context, h *aside.Task) (runtime.CreateOpts, error) {
 	sb, err := s.client.SandboxStore().Get(ctx, cmp.Or(h.Pod, h.ID))
@@ -112,7 +113,8 @@ func (s *Server) made(ctx context.Context, h *aside.Task) (runtime.CreateOpts, e
 	return opts, nil
 }
 
-// program returns the program by which containerd is to clean up after what is in the shim of a pod.
+// program returns the program by which containerd is to clean up after the tasks in the shim of a
+// pod.
 func (s *Server) program(ctx context.Context, h *aside.Task, pod string, sb sandbox.Sandbox) string {
 	if s.cfg.Program == nil || sb.Labels[connection.LabelOwner] == "" {
 		return sb.Runtime.Name
@@ -130,8 +132,8 @@ func usable(name string) bool {
 	return err == nil
 }
 
-// cleansUp does what containerd does when it loses the connection to a shim: the shim's program
-// kills what is left of the container, and the bundle is removed.
+// cleansUp cleans up as containerd does when it loses the connection to a shim: the shim's program
+// kills the rest of the container, and the bundle is removed.
 func (s *Server) cleansUp(ctx context.Context, h *aside.Task) error {
 	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(ctx, Namespace), cleanUpTimeout)
 	defer cancel()

@@ -29,31 +29,30 @@ const (
 	maxAddress = 104
 )
 
-// Config says where the server lives. Root, State and Logger are required.
+// Config contains the directories and settings of the server. Root, State and Logger are required.
 type Config struct {
-	// Root keeps what survives a reboot: content, snapshots, metadata.
-	// Absolute; made 0700.
+	// Root is for data that survives a reboot: content, snapshots, metadata. Absolute; made 0700.
 	Root string
-	// State keeps what does not: task bundles and the API sockets. Absolute, at
-	// most 82 bytes long (a socket lies in it), not Root; made 0711.
+	// State is for volatile data: task bundles and the API sockets. Absolute, at most 82 bytes long
+	// (a socket lies in it), not Root; made 0711.
 	State string
 	// Snapshotter is the one that images are unpacked with: "overlayfs" (the
 	// default) or "native", which copies and needs nothing of the kernel.
 	Snapshotter string
-	// SocketDir keeps the sockets of the shims. Absolute, at most 42 bytes
-	// long; made 0700. Default: State/s. Running shims are found by the address
-	// they wrote down: changing it affects new ones only.
+	// SocketDir keeps the sockets of the shims. Absolute, at most 42 bytes long; made 0700.
+	// Default: State/s. Running shims are found by their recorded address, so a change affects new
+	// ones only.
 	SocketDir string
 	// Libexec, if set, is put in front of PATH of this process, so that
 	// containerd and its shims find containerd-shim-runc-v2 and runc in it.
 	Libexec string
 	// LeaveTasks has containerd take up all tasks itself when it starts, and none be set aside.
 	LeaveTasks bool
-	// Program returns the program by which containerd is to clean up after what is in the shim of a
-	// pod, when a task or the shim is taken up that ran when the server was started; "" for that of the
-	// runtime. shim is the shim's process, 0 if it has not said so. It may be nil.
+	// Program returns the program by which containerd is to clean up after the tasks in the shim of
+	// a pod, when it takes up a task or a shim that ran before the server was started; "" for that
+	// of the runtime. shim is the PID that the shim reported, or 0. It may be nil.
 	Program func(ctx context.Context, pod string, shim int, kind string, options typeurl.Any) string
-	// WriteLate lets the kernel decide when it writes back what is unpacked: see [durable.Early].
+	// WriteLate lets the kernel decide when it writes back unpacked files: see [durable.Early].
 	WriteLate bool
 	// Debug makes containerd, and the shims that it starts, log at debug level.
 	Debug bool
@@ -64,7 +63,7 @@ type Config struct {
 func (c Config) address() string      { return filepath.Join(c.State, "containerd.sock") }
 func (c Config) ttrpcAddress() string { return c.address() + ".ttrpc" }
 
-// Check returns ErrInvalidArgument for a Config that cannot work, whatever is there.
+// Check returns ErrInvalidArgument for a Config that cannot work on any host.
 func (c Config) Check() error {
 	_, err := c.complete()
 	return err

@@ -18,7 +18,7 @@ import (
 // a process of its own.
 const differID = "apart"
 
-// differConfig is what the part is configured with.
+// differConfig is the configuration of the part.
 type differConfig struct {
 	WriteLate bool `toml:"write_late"` // see Config
 }

@@ -6,23 +6,23 @@
 //
 // A node without a containerd of its own: one process, one data directory. Start opens the
 // directories and returns a Server; Server.Client is an ordinary containerd client whose services
-// are plain function calls in this process. What it does not find there (the sandbox controllers,
-// the version and health services) goes through the server's own unix socket, so that every method
-// of the client works. The in-memory services read the namespace from the context of each call:
-// wrap it with namespaces.WithNamespace(ctx, embed.Namespace).
+// are plain function calls in this process. Services that are not plain function calls (the sandbox
+// controllers, the version and health services) go through the server's own unix socket, so that
+// every method of the client works. The in-memory services read the namespace from the context of
+// each call: wrap it with namespaces.WithNamespace(ctx, embed.Namespace).
 //
 // # What it promises
 //
-//   - Only the parts listed in plugins.go are loaded, whatever else is linked into the binary: no
+//   - Only the parts listed in plugins.go are loaded, even if others are linked into the binary: no
 //     CRI, restart, NRI or cgroup metrics plug-in. A part that cannot be loaded fails Start; none
 //     is skipped in silence.
 //   - Stop and a crash leave shims and containers alive. The next Start on the same directories
 //     finds them again.
 //   - Start waits for no shim that hangs, and runs no OCI runtime: it connects to each shim, and
-//     that is all. Containerd is given the task of a shim that runs when somebody first asks for it
-//     (Server.SetAside), or in the background after Adopt; that of a shim that does not answer, once
-//     it does. They live on meanwhile. Only shims to which a connection is not enough, because they
-//     do not serve a pod, are asked in Start, which takes a fifth of a second.
+//     that is all. Containerd is given the task of a running shim at the first request for it
+//     (Server.SetAside), or in the background after Adopt; if the shim does not answer, once it
+//     does. They live on meanwhile. Only shims to which a connection is not enough, because they do
+//     not serve a pod, are asked in Start, which takes a fifth of a second.
 //   - Two servers never share a directory: the second Start fails at once with an error that names
 //     the directory and the process that holds it.
 //   - A Start that fails closes all that it opened.
@@ -36,22 +36,22 @@
 // # What it never does
 //
 // It does not make the process a child subreaper: with PR_SET_CHILD_SUBREAPER the shims of a
-// daemonized start would become berth's children, and whoever reaped them with wait4(-1) would
-// steal the exit status of os/exec's children. Shims belong to the host's init. It does not change
-// the OOM score, the cgroup or TMPDIR of the process either: those are the service manager's
-// business. This is also why the loader here is berth's own and not cmd/containerd/server: that one
-// closes nothing when it fails half-way, registers metrics that panic when it starts a second time,
-// and waits for ever for a database that somebody else holds.
+// daemonized start would become berth's children, and reaping them with wait4(-1) would steal the
+// exit status of os/exec's children. Shims belong to the host's init. It does not change the OOM
+// score, the cgroup or TMPDIR of the process either: those are the service manager's business. This
+// is also why the loader here is berth's own and not cmd/containerd/server: that one closes nothing
+// when it fails half-way, registers metrics that panic when it starts a second time, and waits for
+// ever for a database that another process holds.
 //
 // # One at a time
 //
 // containerd keeps plug-in registrations, time-outs and the logger in process-wide variables: only
-// one Server can run in a process. Start, Stop and Start again works. What Stop cannot end, because
-// containerd offers no way to: the connection to each running shim with its two goroutines, two
-// descriptors and log pipe, until that shim ends (closing it would make containerd believe that the
-// shim died, and kill the container), and one idle goroutine of the event exchange. A process that
-// ends after Stop, as berth does, never sees any of it; one that goes on does see the stopped
-// server's own clean-up run once more when such a shim ends: it finds nothing left to do.
+// one Server can run in a process. Start, Stop and Start again works. Stop cannot end some things,
+// because containerd offers no way to: the connection to each running shim with its two goroutines,
+// two descriptors and log pipe, until that shim ends (closing it would make containerd believe that
+// the shim died, and kill the container), and one idle goroutine of the event exchange. A process
+// that ends after Stop, as berth does, never notices; in one that goes on, the stopped server's own
+// clean-up runs once more when such a shim ends, and finds nothing left to do.
 //
 // # Logs
 //

@@ -41,13 +41,13 @@ type Server struct {
 	stopErr error
 }
 
-// Start opens the directories, loads the server, reconnects to the shims that
-// are still running and listens on the API sockets. It returns when all of it
-// works; the caller stops the server with Stop. ctx bounds the start alone.
+// Start opens the directories, loads the server, reconnects to the shims that are still running and
+// listens on the API sockets. It returns when all of it works; the caller stops the server with
+// Stop. ctx bounds only the start.
 //
-// Errors: ErrInvalidArgument for a Config that cannot work; ErrFailedPrecondition
-// if a server runs in this process, or another process uses one of the
-// directories. After an error nothing is left open, and Start may be tried again.
+// Errors: ErrInvalidArgument for a Config that cannot work; ErrFailedPrecondition if a server runs
+// in this process, or another process uses one of the directories. After an error nothing is left
+// open, and Start may be tried again.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	s, err := start(ctx, cfg)
 	if err != nil {
@@ -79,13 +79,13 @@ func start(ctx context.Context, cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// open does what Start promises; Stop undoes as much of it as was done.
+// open carries out Start; Stop undoes as much of it as was done.
 func (s *Server) open(life context.Context) error {
 	if err := s.cfg.prepare(); err != nil {
 		return err
 	}
-	// State as well as Root: the API sockets of a second server that shares
-	// State alone would silently replace those of the first.
+	// State as well as Root: otherwise the API sockets of a second server with the same State would
+	// silently replace those of the first.
 	for _, dir := range []string{s.cfg.Root, s.cfg.State} {
 		f, err := lock(dir)
 		if err != nil {
@@ -183,9 +183,9 @@ func (s *Server) Snapshotter() string { return s.cfg.Snapshotter }
 // then no longer deliver events, and only a Stop and a new Start repairs that.
 func (s *Server) Failed() <-chan error { return s.failed }
 
-// Stop closes the listeners and the databases, and returns when they are closed.
-// Shims and containers stay alive. Calls in flight fail. Stop may be called more
-// than once; every call returns what the first one did.
+// Stop closes the listeners and the databases, and returns when they are closed. Shims and
+// containers stay alive. Calls in flight fail. Stop may be called more than once; every call
+// returns the result of the first.
 func (s *Server) Stop() error {
 	s.stop.Do(func() {
 		var errs []error

@@ -11,14 +11,14 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// sweepTimeout is how long a start waits for what is left of layers to be removed. What takes longer
-// goes on beside it: then a layer may get the number of one that is still there, and the call that
-// makes it fails once.
+// sweepTimeout is how long a start waits for the removal of leftover layers. A longer removal goes
+// on beside it: then a layer may get the number of one that is still there, and the call that makes
+// it fails once.
 const sweepTimeout = 2 * time.Second
 
-// sweep has the snapshotter remove the directories that it has no record of: a kill or a power cut in
-// the middle of making a layer leaves one, and the next layer gets its number. containerd does so after
-// a collection of garbage, which may come later than the next layer.
+// sweep has the snapshotter remove the directories that it has no record of: a kill or a power cut
+// in the middle of making a layer leaves one, and the next layer gets its number. containerd does
+// so after a collection of garbage, which may come later than the next layer.
 func (s *Server) sweep(ctx context.Context) {
 	sn, err := part[snapshots.Snapshotter](s.parts, plugins.SnapshotPlugin.String()+"."+s.cfg.Snapshotter)
 	if err != nil {

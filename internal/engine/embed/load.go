@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // This file holds a trick whole: containerd's parts are made here, and not by the program that they
-// are written for. It relies on what containerd does not promise: that its parts are plug-ins which
-// are ordered by its registry, that they need no other properties than these, and that who makes them
-// closes them in the reverse order. The setting containerd.address turns it off. Delete when
-// containerd can be started in a process that is not its own, with a list of plug-ins.
+// are written for. It relies on properties that containerd does not promise: that its parts are
+// plug-ins which are ordered by its registry, that they need no other properties than these, and
+// that their maker closes them in the reverse order. The setting containerd.address turns it off.
+// Delete when containerd can be started in a process that is not its own, with a list of plug-ins.
 
 package embed
 
@@ -39,8 +39,8 @@ type loaded struct {
 	ready sync.WaitGroup
 }
 
-// load makes every part, dependencies first. On an error it closes what it made.
-// ctx lives as long as the parts do: some keep it for their goroutines.
+// load makes every part, dependencies first. On an error it closes the parts made so far. ctx lives
+// as long as the parts do: some keep it for their goroutines.
 func load(ctx context.Context, cfg Config) (_ *loaded, err error) {
 	timeout.Set("io.containerd.timeout.bolt.open", openTimeout)
 
@@ -142,7 +142,7 @@ func (l *loaded) serve(ctx context.Context) error {
 	return nil
 }
 
-// close closes what can be closed, last made first.
+// close closes all parts that can be closed, last made first.
 func (l *loaded) close() error {
 	// A part that announced itself and is not ready yet still writes to a
 	// database that is closed below.

@@ -16,10 +16,10 @@ import (
 	"github.com/containerd/log"
 )
 
-// BridgeLog sends the log of containerd's libraries, server and client alike, to
-// logger, under component=containerd, from info level on or from debug level if
-// debug is set. It is for the whole process, and stays until it is called again:
-// what outlives a Stop still has somewhere to log. Start calls it.
+// BridgeLog sends the log of containerd's libraries, server and client alike, to logger, under
+// component=containerd, from info level on or from debug level if debug is set. It is for the whole
+// process, and stays until it is called again, so that goroutines that outlive a Stop still have a
+// log. Start calls it.
 //
 // It also takes from logrus the habit of ending the process on a fatal error.
 func BridgeLog(logger *slog.Logger, debug bool) {
@@ -97,7 +97,7 @@ func fatalError(e *log.Entry) error {
 	return errors.New(e.Message)
 }
 
-// noText keeps logrus from formatting lines that nobody reads.
+// noText keeps logrus from formatting lines that are discarded.
 type noText struct{}
 
 func (noText) Format(*log.Entry) ([]byte, error) { return nil, nil }

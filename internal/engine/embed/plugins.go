@@ -5,8 +5,8 @@ package embed
 import (
 	"github.com/containerd/platforms"
 
-	// Each import registers its part with containerd's process-wide plug-in
-	// registry. What is registered is not yet loaded: see parts.
+	// Each import registers its part with containerd's process-wide plug-in registry. A registered
+	// part is not yet loaded: see parts.
 	_ "github.com/containerd/containerd/api/types/runc/options"
 	_ "github.com/containerd/containerd/v2/core/runtime/v2"
 	_ "github.com/containerd/containerd/v2/plugins/content/local/plugin"
@@ -41,14 +41,13 @@ import (
 	_ "github.com/containerd/containerd/v2/plugins/transfer"
 )
 
-// parts is what the server consists of. A registration that is not listed is
-// not loaded, because any package linked into the binary may register one as a
-// side effect; a listed part that is missing or fails keeps the server from
-// starting.
+// parts lists the parts of the server. A registration that is not listed is not loaded, because any
+// package linked into the binary may register one as a side effect; a listed part that is missing
+// or fails keeps the server from starting.
 //
-// Left out on purpose: grpc-prometheus (it registers with the default registry
-// and panics the second time), grpc-tcp (no network listener, ever), and the
-// task monitor (the shims report OOM kills themselves).
+// Left out on purpose: grpc-prometheus (it registers with the default registry and panics the
+// second time), grpc-tcp (no network listener, ever), and the task monitor (the shims report OOM
+// kills themselves).
 var parts = []string{
 	"io.containerd.content.v1.content",
 	"io.containerd.differ.v1." + differID,
@@ -96,8 +95,8 @@ var parts = []string{
 	"io.containerd.warning.v1.deprecations",
 }
 
-// settings returns what differs from containerd's defaults, by part. The keys
-// are those of the part's section in containerd's config.toml.
+// settings returns the differences from containerd's defaults, by part. The keys are those of the
+// part's section in containerd's config.toml.
 func (c Config) settings() map[string]map[string]any {
 	return map[string]map[string]any{
 		"io.containerd.shim.v1.manager": {

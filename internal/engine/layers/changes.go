@@ -24,14 +24,14 @@ import (
 	"berth/internal/base/connection"
 )
 
-// changesLease is how long what a comparison of layers makes in containerd is kept if berth is
-// killed before it has removed it.
+// changesLease is how long containerd keeps the temporary objects of a comparison of layers if
+// berth is killed before it has removed them.
 const changesLease = time.Hour
 
 // leaseTimeout is how long a call about a lease may take when containerd hangs.
 const leaseTimeout = time.Minute
 
-// leased calls f with a lease that keeps what f has containerd make, and deletes the lease
+// leased calls f with a lease on the objects that f makes in containerd, and deletes the lease
 // afterwards.
 func (l *Layers) leased(ctx context.Context, layer string, f func(ctx context.Context) error) error {
 	// Nothing interrupts the calls about the lease: a lease that containerd makes after it was
@@ -52,7 +52,7 @@ func (l *Layers) leased(ctx context.Context, layer string, f func(ctx context.Co
 	return f(leases.WithLease(connection.Namespaced(ctx), lease.ID))
 }
 
-// WriteChanges writes what a writable layer has changed, as the tar of an image layer.
+// WriteChanges writes the changes in a writable layer, as the tar of an image layer.
 func (l *Layers) WriteChanges(ctx context.Context, snapshotter, key string, w io.Writer) error {
 	err := l.leased(ctx, key, func(ctx context.Context) error { return l.writeChanges(ctx, snapshotter, key, w) })
 	if err != nil {
@@ -71,7 +71,7 @@ func (l *Layers) writeChanges(ctx context.Context, snapshotter, key string, w io
 // else.
 type changesTo struct{ w io.Writer }
 
-// Compare writes what upper has changed.
+// Compare writes the changes in upper.
 func (c changesTo) Compare(ctx context.Context, lower, upper []mount.Mount, _ ...diff.Opt) (ocispec.Descriptor, error) {
 	err := mount.WithReadonlyTempMount(ctx, lower, func(before string) error {
 		return mount.WithReadonlyTempMount(ctx, upper, func(after string) error {
@@ -81,8 +81,8 @@ func (c changesTo) Compare(ctx context.Context, lower, upper []mount.Mount, _ ..
 	return ocispec.Descriptor{}, err
 }
 
-// ApplyChanges makes the changes that a tar of a layer has in a writable layer. What a call that
-// was cut off has made is made again.
+// ApplyChanges makes the changes that a tar of a layer has in a writable layer. The changes of an
+// interrupted call are made again.
 func (l *Layers) ApplyChanges(ctx context.Context, snapshotter, key, changes string) error {
 	if err := l.leased(ctx, key, func(ctx context.Context) error { return l.applyChanges(ctx, snapshotter, key, changes) }); err != nil {
 		return fmt.Errorf("apply changes to layer %s: %w", key, connection.Native(err))
@@ -114,7 +114,7 @@ func (l *Layers) applyChanges(ctx context.Context, snapshotter, key, changes str
 		return err
 	}
 	ref := "restore-" + key
-	// What a call that was cut off has written need not be of the same file.
+	// The data of an interrupted call may be of another file.
 	if err := l.client.ContentStore().Abort(ctx, ref); err != nil && !errdefs.IsNotFound(connection.Native(err)) {
 		return err
 	}

@@ -28,13 +28,14 @@ func MapsOwners(ctx context.Context, conn *connection.Connection, snapshotter st
 		return false, nil
 	}
 	root, err := conn.SnapshotterRoot(ctx, snapshotter)
-	if err != nil || root == "" { // a snapshotter that does not say where it is has to be believed
+	if err != nil || root == "" { // if a snapshotter does not export its directory, it is trusted
 		return err == nil, err
 	}
 	return mapsOwnersOf(root)
 }
 
-// mapsOwnersOf tries to map the owners of the files in a directory, with a mount that nobody sees.
+// mapsOwnersOf tries to map the owners of the files in a directory, with a mount that is not
+// attached anywhere.
 func mapsOwnersOf(dir string) (bool, error) {
 	const mapping = "0:100000:65536"
 	namespace, err := mount.GetUsernsFD(mapping, mapping)
@@ -54,15 +55,16 @@ func mapsOwnersOf(dir string) (bool, error) {
 	switch {
 	case err == nil:
 		return true, nil
-	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS): // the file system, or the kernel, cannot
+	// the file system, or the kernel, cannot
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
 		return false, nil
 	}
 	return false, fmt.Errorf("map the owners of %s: %w", dir, err)
 }
 
-// mountShifted mounts what a snapshotter has returned for a snapshot whose owners are shifted.
-// Nothing is mounted whose owners are not: ErrFailedPrecondition says that the snapshotter did not
-// ask for that, or that the kernel cannot.
+// mountShifted mounts a snapshotter's mounts of a snapshot whose owners are shifted. If the
+// snapshotter did not request the shift, or the kernel cannot make it, nothing is mounted and the
+// error is ErrFailedPrecondition.
 func mountShifted(ms []mount.Mount, dir string) error {
 	for _, m := range ms {
 		uids, gids := imagestore.OptionOf(m.Options, "uidmap="), imagestore.OptionOf(m.Options, "gidmap=")

@@ -20,10 +20,10 @@ import (
 	"berth/internal/images/imagestore"
 )
 
-// rootLabel keeps what carries it from containerd's garbage collector.
+// rootLabel protects objects that carry it from containerd's garbage collector.
 const rootLabel = "containerd.io/gc.root"
 
-// Config is what the layers of containers need to know.
+// Config holds the settings and ports of Layers.
 type Config struct {
 	Owner string // this berth's ID
 	// Unsynced has writable layers of overlayfs mounted with its option volatile, where the kernel
@@ -32,7 +32,7 @@ type Config struct {
 	// Trust waits until nothing is doubted of a layer and of those below it: see
 	// [imagestore.Durability.Trust]. It may be nil: nothing is ever doubted.
 	Trust func(ctx context.Context, snapshotter, chainID string) error
-	// Measured is called with what a writable layer uses, each time it was measured: see
+	// Measured is called with the usage of a writable layer, each time it was measured: see
 	// [imagestore.Reader.Measured]. It may be nil.
 	Measured func(snapshotter, key string, usage snapshots.Usage, took time.Duration)
 	Logger   *slog.Logger
@@ -40,10 +40,12 @@ type Config struct {
 
 // Layers makes and deletes the writable layers of containers, and views of images.
 type Layers struct {
-	client   *connection.Connection
-	owner    string
-	unsynced bool                                                         // writable layers are mounted without syncs
-	trust    func(ctx context.Context, snapshotter, chainID string) error // nil: nothing is ever doubted
+	client *connection.Connection
+	owner  string
+	// writable layers are mounted without syncs
+	unsynced bool
+	// nil: nothing is ever doubted
+	trust func(ctx context.Context, snapshotter, chainID string) error
 	// measured is Config.Measured, and may be nil.
 	measured func(snapshotter, key string, usage snapshots.Usage, took time.Duration)
 	log      *slog.Logger
@@ -102,9 +104,8 @@ func keeping(owner string, ids spec.UserIDs) snapshots.Opt {
 // Unsynced reports whether writable layers are mounted without syncs.
 func (l *Layers) Unsynced() bool { return l.unsynced }
 
-// Mounts returns what is to be mounted for a container that runs on a writable layer. label is the
-// SELinux label of all its files; "" for none. With synced set, it is mounted with syncs in any
-// case.
+// Mounts returns the mounts for a container that runs on a writable layer. label is the SELinux
+// label of all its files; "" for none. With synced set, it is mounted with syncs in any case.
 func (l *Layers) Mounts(ctx context.Context, snapshotter, key, label string, synced bool) ([]mount.Mount, error) {
 	ms, err := l.client.SnapshotService(snapshotter).Mounts(ctx, key)
 	if err == nil && l.unsynced {
@@ -151,8 +152,8 @@ func (l *Layers) RenewSnapshot(ctx context.Context, snapshotter, key, spare stri
 	return nil
 }
 
-// MountImage makes a view of an image and mounts it. The mount stays when this process ends.
-// ErrFailedPrecondition says that the owners of its files cannot be shifted as v.IDs says.
+// MountImage makes a view of an image and mounts it. The mount stays when this process ends. It
+// returns ErrFailedPrecondition if the owners of its files cannot be shifted as v.IDs requires.
 func (l *Layers) MountImage(ctx context.Context, v pod.ImageView) error {
 	if err := l.trusted(ctx, v.Snapshotter, v.ChainID); err != nil {
 		return fmt.Errorf("view %s of %s: %w", v.Key, v.ChainID, err)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file holds a trick whole: writable layers that are never synced. It relies on what overlayfs
-// and containerd do not promise: where overlayfs keeps the mark of such a mount, and that nobody
-// but berth mounts the layer. The setting containerd.sync_layers turns it off. Delete when
+// This file holds a trick whole: writable layers that are never synced. It relies on details that
+// overlayfs and containerd do not promise: where overlayfs keeps the mark of such a mount, and that
+// only berth mounts the layer. The setting containerd.sync_layers turns it off. Delete when
 // containerd's snapshotter can mount the layers of containers without syncs by itself:
 // https://github.com/containerd/containerd/issues/6406.
 
@@ -32,9 +32,8 @@ func canLeaveUnsynced() bool {
 }
 
 // writable returns the mounts of a root filesystem with its writable layer mounted without syncs,
-// unless synced is set.
-// With syncs an unmount, and so each release, waits until everything that anybody has written to
-// the same disk is on it. What is lost when the node crashes is a layer that no container uses
+// unless synced is set. With syncs an unmount, and so each release, waits until all data that was
+// written to the same disk is on it. If the node crashes, a layer is lost that no container uses
 // after that.
 //
 // The kernel marks such a layer and refuses to mount it again, since it cannot know whether the

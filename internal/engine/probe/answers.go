@@ -14,7 +14,7 @@ import (
 	"berth/internal/base/retry"
 )
 
-// answers keeps the answers to one question, which is asked about each of some keys.
+// answers keeps the answers to one question about a number of keys.
 type answers[A any] struct {
 	timeout time.Duration
 	ask     func(ctx context.Context, key string) (A, error)
@@ -29,7 +29,7 @@ type asking[A any] struct {
 	done   chan struct{}
 	answer A
 	err    error
-	cut    bool // whoever asked did not wait for the answer
+	cut    bool // the caller did not wait for the answer
 }
 
 func newAnswers[A any](timeout time.Duration, ask func(ctx context.Context, key string) (A, error)) *answers[A] {
@@ -56,8 +56,8 @@ func (a *answers[A]) all() iter.Seq[A] {
 	return maps.Values(maps.Clone(a.kept))
 }
 
-// of returns the answer about a key, and asks if there is none yet. Whoever wants to know the same
-// meanwhile shares the question, and asks it again only if the first one has stopped waiting.
+// of returns the answer about a key, and asks if there is none yet. Concurrent callers share the
+// question, and ask it again only if the first one has stopped waiting.
 func (a *answers[A]) of(ctx context.Context, key string) (A, error) {
 	for {
 		a.mu.Lock()

@@ -18,12 +18,12 @@ import (
 	"berth/internal/heart/pod"
 )
 
-// Config says which handlers there are, and whom to ask.
+// Config lists the handlers, and the functions that answer questions about them.
 type Config struct {
 	Handlers map[string]pod.Handler
-	// Snapshotter is that of handlers without one of their own.
+	// Snapshotter is the default for handlers without one of their own.
 	Snapshotter string
-	// RecursiveReadOnly says that the kernel can make mounts read-only recursively.
+	// RecursiveReadOnly is set if the kernel can make mounts read-only recursively.
 	RecursiveReadOnly bool
 	// MapsOwners asks containerd whether a snapshotter can shift the owners of files, on this kernel.
 	MapsOwners func(ctx context.Context, snapshotter string) (bool, error)
@@ -32,13 +32,14 @@ type Config struct {
 	Logger      *slog.Logger
 }
 
-// Probe knows what handlers can do, as far as it has found out.
+// Probe holds the known capabilities of handlers.
 type Probe struct {
 	cfg      Config
 	features *answers[*ocifeatures.Features] // by OCI runtime
 	holes    *answers[string]                // by handler: a warning, "" for none
-	userns   *answers[error]                 // by handler: nil, or what keeps it from making user namespaces
-	shims    *answers[bool]                  // by handler: its pods can do without a process
+	// by handler: nil, or the reason why it cannot make user namespaces
+	userns *answers[error]
+	shims  *answers[bool] // by handler: its pods can do without a process
 }
 
 // The time that one question may take.
@@ -57,7 +58,7 @@ func New(cfg Config) *Probe {
 	return p
 }
 
-// Features returns what CRI advertises for a handler. It does not wait.
+// Features returns the features that CRI advertises for a handler. It does not wait.
 func (p *Probe) Features(handler string) *runtimeapi.RuntimeHandlerFeatures {
 	out := &runtimeapi.RuntimeHandlerFeatures{}
 	if h := p.cfg.Handlers[handler]; p.cfg.RecursiveReadOnly && isRunc(h) {
@@ -69,8 +70,8 @@ func (p *Probe) Features(handler string) *runtimeapi.RuntimeHandlerFeatures {
 	return out
 }
 
-// OCI returns which OCI runtime a handler has, and its versions, as [Identify] does; "" for one that has
-// not said yet. It does not wait.
+// OCI returns the name of a handler's OCI runtime, and its versions, as [Identify] does; "" if it
+// has not answered yet. It does not wait.
 func (p *Probe) OCI(handler string) (name, version, libseccomp string) {
 	h := p.cfg.Handlers[handler]
 	if !isRunc(h) || h.Sandboxer != "" {
@@ -83,10 +84,10 @@ func (p *Probe) OCI(handler string) (name, version, libseccomp string) {
 	return Identify(ociRuntime(h), has.Annotations)
 }
 
-// Identify returns which OCI runtime a program is, runc or crun, and the versions of it and of its
-// libseccomp; "" for another one. annotations are those of its features. crun that is called krun, or
-// crun-NAME, is another one: by that name it runs containers in virtual machines, or by a handler of its
-// own.
+// Identify returns the OCI runtime that a program is, runc or crun, and the versions of it and of
+// its libseccomp; "" for another one. annotations are those of its features. crun under the name
+// krun or crun-NAME is another one, because by that name it runs containers in virtual machines, or
+// by a handler of its own.
 func Identify(program string, annotations map[string]string) (name, version, libseccomp string) {
 	libseccomp = annotations["io.github.seccomp.libseccomp.version"]
 	if version = annotations["org.opencontainers.runc.version"]; version != "" {
@@ -99,20 +100,20 @@ func Identify(program string, annotations map[string]string) (name, version, lib
 	return "", "", ""
 }
 
-// Warnings returns what a person should know of the handlers, sorted.
+// Warnings returns the messages for operators about the handlers, sorted.
 func (p *Probe) Warnings() []string {
 	return slices.DeleteFunc(slices.Sorted(p.holes.all()), func(text string) bool { return text == "" })
 }
 
-// UserNamespaces returns nil if a handler can give pods a user namespace of their own. Otherwise the
-// error says why not, and is ErrNotImplemented when that is certain.
+// UserNamespaces returns nil if a handler can give pods a user namespace of their own. Otherwise it
+// returns the reason, as ErrNotImplemented if that is certain.
 func (p *Probe) UserNamespaces(ctx context.Context, handler string) error {
 	cannot, err := p.userns.of(ctx, handler)
 	return cmp.Or(err, cannot)
 }
 
-// SandboxShim reports whether the shim of a handler can serve a pod without a process. It cannot as
-// long as there is no answer.
+// SandboxShim reports whether the shim of a handler can serve a pod without a process. It returns
+// false as long as there is no answer.
 func (p *Probe) SandboxShim(ctx context.Context, handler string) bool {
 	can, err := p.shims.of(ctx, handler)
 	return err == nil && can
@@ -149,8 +150,8 @@ func (p *Probe) RunUserNamespaces(ctx context.Context, ready func(context.Contex
 	return nil
 }
 
-// RunSandboxShims asks the shims of all handlers whether they can serve a pod without a process, once
-// ready returns, until all have answered or ctx ends.
+// RunSandboxShims asks the shims of all handlers whether they can serve a pod without a process,
+// once ready returns, until all have answered or ctx ends.
 func (p *Probe) RunSandboxShims(ctx context.Context, ready func(context.Context) error) error {
 	untilAnswered(ctx, p.names(nil), ready, p.shims.check, func(name string, err error) {
 		p.cfg.Logger.Warn("the sandboxes of a runtime handler have a pause process until it is known whether they can do without; asking again", "handler", name, "err", err)
@@ -158,14 +159,15 @@ func (p *Probe) RunSandboxShims(ctx context.Context, ready func(context.Context)
 	return nil
 }
 
-// names returns the names of the handlers that are ones, sorted; nil: of all.
+// names returns the names of the handlers for which ones is true, sorted; nil stands for all.
 func (p *Probe) names(ones func(pod.Handler) bool) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(p.cfg.Handlers)), func(name string) bool {
 		return ones != nil && !ones(p.cfg.Handlers[name])
 	})
 }
 
-// isRunc reports whether a handler runs an OCI runtime on this host, with the options of runc's shim.
+// isRunc reports whether a handler runs an OCI runtime on this host, with the options of runc's
+// shim.
 func isRunc(h pod.Handler) bool { return h.HostProcess && h.Options == pod.OptionsRunc }
 
 // ociRuntime returns the OCI runtime of a handler of runc's shim.

@@ -48,8 +48,8 @@ func (p *Probe) askHoles(ctx context.Context, name string) (string, error) {
 }
 
 // askUserNamespaces finds out whether pods of a handler can have user namespaces of their own: the
-// OCI runtime has to mount with mapped owners, and the snapshotter, on this kernel, has to shift the
-// owners of the layers. cannot says why they cannot, and is ErrNotImplemented.
+// OCI runtime has to mount with mapped owners, and the snapshotter, on this kernel, has to shift
+// the owners of the layers. cannot is the reason if they cannot, as ErrNotImplemented.
 func (p *Probe) askUserNamespaces(ctx context.Context, name string) (cannot, err error) {
 	h := p.cfg.Handlers[name]
 	defer func() {
@@ -96,7 +96,7 @@ func (p *Probe) askShim(ctx context.Context, name string) (can bool, err error) 
 	return can, nil
 }
 
-// run runs an OCI runtime, and returns its output. The error has what it says.
+// run runs an OCI runtime, and returns its output. The error contains its standard error.
 func run(ctx context.Context, binary, arg string) ([]byte, error) {
 	var stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, binary, arg)

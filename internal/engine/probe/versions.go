@@ -21,11 +21,11 @@ var fixed = []ociVersion{{1, 2, 8, 0}, {1, 3, 3, 0}, {1, 4, 0, 3}}
 // candidate, 0 for a release.
 type ociVersion [4]int
 
-// runcVersion finds the version in what runc --version prints.
+// runcVersion finds the version in the output of runc --version.
 var runcVersion = regexp.MustCompile(`(?m)^runc version (\d+)\.(\d+)\.(\d+)(?:-rc\.?(\d+))?`)
 
-// parseRunc returns the version of runc. It returns false for another OCI runtime, such as crun, for
-// which no such bound is known.
+// parseRunc returns the version of runc. It returns false for another OCI runtime, such as crun,
+// for which no such bound is known.
 func parseRunc(out []byte) (v ociVersion, ok bool) {
 	m := runcVersion.FindSubmatch(out)
 	if m == nil {
@@ -71,7 +71,7 @@ func (v ociVersion) hasEscapes() bool {
 	return v.before(fixed[0])
 }
 
-// Holes reads what an OCI runtime prints with --version. If that is a runc with known holes, it
+// Holes interprets the output of an OCI runtime's --version. If that is a runc with known holes, it
 // returns its version, the holes, and the first versions without them; otherwise holes is empty.
 func Holes(out []byte) (version, holes, without string) {
 	v, ok := parseRunc(out)

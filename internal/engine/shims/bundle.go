@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // This file holds a trick whole: it removes the bundles that containerd has forgotten. It relies on
-// what is not promised: their directories below containerd's state directory, the link called work,
-// the mount called rootfs, and the leading dot of those that containerd was removing. No setting
-// turns it off, since a bundle that is left is in the way of the next task of its ID. Delete when
-// containerd removes, after its next start, what it could not remove:
+// details that are not promised: their directories below containerd's state directory, the link
+// called work, the mount called rootfs, and the leading dot of those that containerd was removing.
+// No setting turns it off, since a bundle that is left is in the way of the next task of its ID.
+// Delete when containerd removes, after its next start, the bundles that it could not remove:
 // https://github.com/containerd/containerd/issues/11376.
 
 package shims
@@ -46,10 +46,11 @@ func removeBundle(id string, dirs []string) error {
 }
 
 // bundlesBelow returns the directories of bundles below a state directory of containerd's. It
-// returns none that anybody but berth's user could have made, or could change: a neighbour's
-// directories have the same names, and so may those of a user who wants berth to unmount, delete or
-// believe something. That is why the table of mounts is not asked where bundles are. No link is
-// followed below a directory that is returned, and no other user can put one into its path.
+// excludes directories that a user other than berth's could have made, or could change: a
+// neighbour's directories have the same names, and so may those of a user who wants berth to
+// unmount, delete or believe something. That is why the table of mounts is not asked where bundles
+// are. No link is followed below a directory that is returned, and no other user can put one into
+// its path.
 func bundlesBelow(state string) (dirs []string, err error) {
 	state, err = filepath.EvalSymlinks(state)
 	if isForeign(err) {
@@ -81,13 +82,12 @@ func bundlesBelow(state string) (dirs []string, err error) {
 }
 
 // isOwn reports whether a path is a directory of berth's user in which no other user can exchange
-// what that user has made.
+// that user's files.
 func isOwn(path string) (bool, error) { return isOf(path, uint32(os.Geteuid())) } //nolint:gosec // it is positive
 
-// isFixed reports whether nobody but berth's user, and the one who has the root directory, can
-// exchange what that user has made in a directory, or the directory, or one above it: its path
-// leads to the same place for as long as those want. In a user namespace, the host's root is an ID
-// without a mapping.
+// isFixed reports whether only berth's user and the owner of the root directory can exchange that
+// user's files in a directory, or the directory, or one above it: its path leads to the same place
+// for as long as those want. In a user namespace, the host's root is an ID without a mapping.
 func isFixed(dir string) (bool, error) {
 	var root unix.Stat_t
 	if err := unix.Lstat("/", &root); err != nil {
@@ -100,8 +100,8 @@ func isFixed(dir string) (bool, error) {
 	}
 }
 
-// isOf reports whether a path is a directory that one of these users has, and in which no other can
-// exchange what they have made.
+// isOf reports whether a path is a directory of one of these users in which no other user can
+// exchange their files.
 func isOf(path string, users ...uint32) (bool, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
@@ -114,7 +114,7 @@ func isOf(path string, users ...uint32) (bool, error) {
 	return st.Mode&unix.S_IFMT == unix.S_IFDIR && slices.Contains(users, st.Uid) && !shared, nil
 }
 
-// isForeign reports whether an error says that a directory is absent, or is one that berth may not
+// isForeign reports whether an error means that a directory is absent, or is one that berth may not
 // enter. Nothing keeps berth from entering its own.
 func isForeign(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.ENOTDIR)
@@ -142,13 +142,15 @@ func removeBundleAt(bundle, id string) error {
 		return nil
 	}
 	rootfs := filepath.Join(bundle, "rootfs")
-	for unix.Unmount(rootfs, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) == nil { // one mount may cover another
+	// one mount may cover another
+	for unix.Unmount(rootfs, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) == nil {
 	}
 	if err := removeMountPoint(rootfs); err != nil {
 		return err
 	}
 	work, err := os.Readlink(filepath.Join(bundle, "work"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EINVAL) { // EINVAL: it is not a link
+	// EINVAL: it is not a link
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EINVAL) {
 		return err
 	}
 	if err == nil && filepath.Base(work) == id {
@@ -179,8 +181,8 @@ func removeMountPoint(dir string) error {
 	return os.Remove(dir)
 }
 
-// openBelow opens a directory that nothing is mounted on, nor on anything in it. What is mounted
-// there afterwards is not reached through it.
+// openBelow opens a directory that nothing is mounted on, nor on anything in it. A later mount
+// there is not reached through it.
 func openBelow(dir string) (*os.Root, error) {
 	path, err := filepath.EvalSymlinks(filepath.Dir(dir)) // as mounts are listed
 	if err != nil {
@@ -191,7 +193,7 @@ func openBelow(dir string) (*os.Root, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Asked for after it was opened: what was mounted before is in it.
+	// Read after the directory was opened, so that earlier mounts are listed.
 	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(path))
 	if err == nil && len(mounts) > 0 {
 		err = fmt.Errorf("%s is still mounted", mounts[0].Mountpoint)
@@ -202,7 +204,7 @@ func openBelow(dir string) (*os.Root, error) {
 	return below, nil
 }
 
-// clearBelow removes what is in a directory.
+// clearBelow removes the content of a directory.
 func clearBelow(below *os.Root) error {
 	names, err := fs.ReadDir(below.FS(), ".")
 	if err != nil {

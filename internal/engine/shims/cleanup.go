@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file holds a trick whole: a shell script in the place of a shim's program. It relies on what
-// containerd does not promise: it runs the program that a task or a sandbox was created with, with
-// the arguments -id ID and delete as the last one, takes what that prints for an encoded
-// DeleteResponse, and asks no more of it. It relies on runc, too, which keeps a directory ROOT/ID
-// as long as a container exists. The setting tricks.cleanup_script turns it off; it is not used
-// where the script cannot be run, nor with shims that are not for runc. Delete when containerd does
-// not run a shim's program after a deletion that has succeeded:
-// https://github.com/containerd/containerd/pull/4804.
+// This file holds a trick whole: a shell script in the place of a shim's program. It relies on
+// behaviour that containerd does not promise: it runs the program that a task or a sandbox was
+// created with, with the arguments -id ID and delete as the last one, and takes its output as an
+// encoded DeleteResponse. It relies on runc, too, which keeps a directory ROOT/ID as long as a
+// container exists. The setting tricks.cleanup_script turns it off; it is not used where the script
+// cannot be run, nor with shims that are not for runc. Delete when containerd does not run a shim's
+// program after a deletion that has succeeded: https://github.com/containerd/containerd/pull/4804.
 
 package shims
 
@@ -30,9 +29,9 @@ import (
 // cleanupScript stands before a shim's program where containerd runs that to clean up after a dead
 // shim. Containerd does so whenever the connection to a shim ends, and each task has a connection
 // of its own that ends with the task's deletion. So each deletion of a container is followed by the
-// start of a shim, which starts an OCI runtime to delete what is deleted already: more than half of
-// what a deletion takes. The script says in their place that nothing is left when the OCI runtime
-// has no record of the container, and lets the shim's program do everything else.
+// start of a shim, which starts an OCI runtime to delete a container that is deleted already: more
+// than half of the time of a deletion. The script instead reports at once that nothing is left if
+// the OCI runtime has no record of the container, and lets the shim's program do everything else.
 //
 // It answers with a containerd.task.v2.DeleteResponse whose exit_status is 255, an unknown code:
 // containerd publishes the answer as the task's end when the shim has died between its deletion of
@@ -54,8 +53,8 @@ exec %[2]s "$@"
 // spareScript is a cleanupScript for the containers of pods that share a shim. When the shim dies,
 // containerd would have it delete the container of each task, running or not: the death of one shim
 // would end all pods of a group. The script does nothing, so that they go on. Containerd forgets
-// their tasks, the kernel tells of their ends, and a release ends and removes what is left of a
-// task that containerd does not know: see left.go.
+// their tasks, the kernel tells of their ends, and a release ends and removes the remains of a task
+// that containerd does not know: see left.go.
 const spareScript = `#!/bin/sh
 # Written by berth: see internal/engine/shims/cleanup.go. It can be deleted when no container is left.
 last=
@@ -97,7 +96,8 @@ func (s *Shims) CleanupFor(ctx context.Context, pod, root string) string {
 	script := cleanupScript
 	if s.Key(pod) != pod {
 		script = spareScript
-		s.find(ctx, pod) // what is made without the program is not spared for as long as it is there
+		// containers made without the program are not spared as long as the shim exists
+		s.find(ctx, pod)
 	}
 	shim := s.program(pod)
 	if shim == "" || !strings.Contains(filepath.Base(shim), "runc") {
@@ -140,16 +140,16 @@ func (s *Shims) CanSpare(ctx context.Context, root string) bool {
 // run.
 const anyProgram = "/bin/false"
 
-// handlerKey is what the scripts of a handler's pods depend on.
+// handlerKey holds the inputs of the scripts for a handler's pods.
 type handlerKey struct {
 	kind, root string
 	shared     bool // the pod shares its shim
 }
 
 // HandlerProgram returns the program with which containerd is to start the shim of a pod that has
-// no process, so that it also cleans up by it; "" for the handler's own, and where that is not
-// known. kind and root are those of the handler. The first shim of a handler that is seen says
-// where its program is: see [Shims.LearnHandler].
+// no process, so that it also cleans up by it; "" for the handler's own, and if it is not known.
+// kind and root are those of the handler. The path is learned from the first shim of a handler: see
+// [Shims.LearnHandler].
 func (s *Shims) HandlerProgram(pod, kind, root string) string {
 	program, _ := s.cleanups.handlers.Load(handlerKey{kind, root, s.Key(pod) != pod})
 	path, _ := program.(string)
@@ -162,7 +162,7 @@ func (s *Shims) LearnHandler(ctx context.Context, pod, kind, root string) {
 	if s.HandlerProgram(pod, kind, root) != "" {
 		return
 	}
-	// A shim whose program is gone says nothing of where the next one is started from.
+	// If the program of a shim is gone, the next one is started from an unknown path.
 	if program := s.CleanupFor(ctx, pod, root); program != "" && isThere(s.program(pod)) {
 		s.cleanups.handlers.Store(handlerKey{kind, root, s.Key(pod) != pod}, program)
 	}
@@ -174,7 +174,8 @@ func isThere(path string) bool {
 }
 
 // write makes a script for a shim's program and a directory of records, and tries whether it can be
-// run. That it can is remembered. What prevents it may pass, as a full disk, and is tried again.
+// run. That it can is remembered. A cause of failure such as a full disk may pass, and so it is
+// tried again.
 func (c *cleanups) write(ctx context.Context, script, shim, records string) (string, error) {
 	text := fmt.Sprintf(script, quote(records), quote(shim))
 	path := filepath.Join(c.dir, fmt.Sprintf("%x", sha256.Sum256([]byte(text)))[:16])
@@ -207,5 +208,5 @@ func (c *cleanups) write(ctx context.Context, script, shim, records string) (str
 	return path, nil
 }
 
-// quote makes a word of the shell's of any text.
+// quote turns any text into one word of the shell.
 func quote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }

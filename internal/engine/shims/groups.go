@@ -11,7 +11,7 @@ import (
 )
 
 // groups are the groups of pods that share a shim, and the group of each pod that has one. The
-// records of the pods say it; this is what is known of them in memory.
+// records of the pods have the same; this is the copy in memory.
 type groups struct {
 	of  map[string]string // the group of a pod
 	all map[string]*group
@@ -23,13 +23,13 @@ type group struct {
 	// pods are the pods of the group. One that has left has no place in the shim any more, and its
 	// objects are still to be deleted.
 	pods map[string]membership
-	// made says that the group was made by this process, and that its shim may still have to be
-	// started. The shim of a group of the records is known, or the group takes no pod.
+	// made is set if the group was made by this process, and its shim may still have to be started.
+	// The shim of a group of the records is known, or the group takes no pod.
 	made bool
-	// closed says that no pod joins: the shim has not answered or has ended, or its program was
+	// closed is set if no pod may join: the shim has not answered or has ended, or its program was
 	// replaced.
 	closed bool
-	// over says that the last pod has left and the shim has ended. The rest of the pods have
+	// over is set if the last pod has left and the shim has ended. The rest of the pods have
 	// objects to be deleted, and no shim.
 	over bool
 }
@@ -54,8 +54,8 @@ func (g *group) staying() (n int, one string) {
 	return n, one
 }
 
-// key is under which ID the shim of a pod is known, which is also what the shim has in its
-// arguments: the pod's group, or the pod itself. s.mu must be held.
+// key returns the ID under which the shim of a pod is known, which is also in the shim's arguments:
+// the pod's group, or the pod itself. s.mu must be held.
 func (s *Shims) key(pod string) string { return cmp.Or(s.groups.of[pod], pod) }
 
 // Key is the group of a pod, or its own ID where it has a shim to itself. Pods of the same key have
@@ -71,8 +71,8 @@ func (s *Shims) Key(pod string) string {
 // other is a pod whose place in the shim shows whether the shim answers; "" where the group is new.
 //
 // A group whose shim has ended, or whose program was replaced by a newer one, takes no pod any
-// more; neither does one whose shim is not known, nor one that nobody stays in, since that shim is
-// about to end.
+// more; neither does one whose shim is not known, nor one without a remaining pod, because its shim
+// is about to end.
 func (s *Shims) Join(pod, kind string, most int) (id, other string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file holds a trick whole: it ends what containerd has forgotten. It relies on what is not
-// promised: the names and arguments of shims and OCI runtimes, and where runc keeps records. No
-// setting turns it off, since what is left would stay for good. Delete when containerd records how
-// to reach a shim before it starts the shim, and finishes after its next start each clean-up that
-// was cut off: https://github.com/containerd/containerd/issues/5015.
+// This file holds a trick whole: it ends the remains that containerd has forgotten. It relies on
+// details that are not promised: the names and arguments of shims and OCI runtimes, and the
+// directory of runc's records. No setting turns it off, because the remains would stay for good.
+// Delete when containerd records how to reach a shim before it starts the shim, and finishes after
+// its next start each clean-up that was cut off:
+// https://github.com/containerd/containerd/issues/5015.
 
 package shims
 
@@ -29,25 +30,24 @@ import (
 	"berth/internal/host/pidfd"
 )
 
-// shimRuncRoot is where the shim has the OCI runtime keep its records when nobody says otherwise.
+// shimRuncRoot is the default directory of the shim for the records of the OCI runtime.
 const shimRuncRoot = "/run/containerd/runc"
 
-// Task is a task that containerd does not know, with what is known of it from elsewhere.
+// Task is a task that containerd does not know, with the facts known from elsewhere.
 type Task struct {
 	ID string
 	// Runtime is the program of its OCI runtime; "" for runc.
 	Runtime string
-	// Root is the directory in which its OCI runtime keeps records; "" for that of containerd's
-	// shim.
+	// Root is the directory of its OCI runtime's records; "" for the default of containerd's shim.
 	Root string
 	// CgroupsPath names its control group as the OCI specification does; "" for none.
 	CgroupsPath string
 }
 
-// EndLeft ends what may be left of a task that containerd does not know: a shim that was being
-// started when containerd was killed, before containerd wrote down how to reach it; an OCI runtime
-// that was killed half-way, or that did its work when nobody was left to take its answer; the
-// process, the record and the control group that the runtime made. What is absent is a success.
+// EndLeft ends the remains of a task that containerd does not know: a shim that was being started
+// when containerd was killed, before containerd recorded its address; an OCI runtime that was
+// killed half-way, or whose answer was lost; the process, the record and the control group that the
+// runtime made. If nothing is left, it succeeds.
 func (s *Shims) EndLeft(ctx context.Context, t Task) error {
 	if s.nowhere {
 		return nil
@@ -115,11 +115,11 @@ func (s *Shims) endProcesses(ctx context.Context, id, runtime string) error {
 	})
 }
 
-// isShim recognises a container's shim, and what starts one, by its arguments. IDs are random and
-// not shared.
+// isShim recognises a container's shim, and the program that starts one, by its arguments. IDs are
+// random and not shared.
 func isShim(args []string, id string) bool { return isOfShim(args, id) && !isCleanup(args, id) }
 
-// isCleanup recognises what containerd runs when a container's shim has died.
+// isCleanup recognises the program that containerd runs when a container's shim has died.
 func isCleanup(args []string, id string) bool {
 	return isOfShim(args, id) && args[len(args)-1] == "delete"
 }

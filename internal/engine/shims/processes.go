@@ -55,7 +55,7 @@ type searcher struct {
 
 type searched struct {
 	processes []process
-	err       error // what was not found may be there
+	err       error // if not nil, a process that was not found may exist
 }
 
 // find returns the shims of the node and the processes that execute one of the named programs. It
@@ -83,7 +83,7 @@ func (s *processSearch) find(ctx context.Context, programs ...string) ([]process
 	}
 }
 
-// run searches until nobody waits.
+// run searches until there are no waiters.
 func (s *processSearch) run() {
 	for {
 		s.mu.Lock()
@@ -149,8 +149,8 @@ func (s *processSearch) each(found []process, meant func(args []string) bool, do
 		if err != nil {
 			return fmt.Errorf("open process %d: %w", p.pid, err)
 		}
-		// What is read now is about the process that the descriptor stands for, unless it has
-		// ended, which makes signals to it fail.
+		// The values read now are about the process that the descriptor stands for, unless it has
+		// ended; then signals to it fail.
 		again, ok, err := recognise(s.proc, p.pid, own, []string{filepath.Base(p.args[0])})
 		if ok && slices.Equal(again.args, p.args) {
 			err = do(p.pid, fd)
@@ -163,7 +163,7 @@ func (s *processSearch) each(found []process, meant func(args []string) bool, do
 	return nil
 }
 
-// place is what places a process on the node.
+// place is the position of a process on the node.
 type place struct {
 	user   uint32 // whose it is
 	exe    string // its file
@@ -172,28 +172,28 @@ type place struct {
 }
 
 // recognise reads the arguments of a process if it is a shim or executes one of the programs. They
-// say which container the process works for, and have two weaknesses. A process writes its own: a
-// pod in the host's PID namespace can claim anything. And reading them takes the lock on the
+// name the container that the process works for, and have two weaknesses. A process writes its own:
+// a pod in the host's PID namespace can claim anything. And reading them takes the lock on the
 // process's memory map (mmap_lock), which a process can hold for as long as it likes, by a hung
 // volume for example: the reader then sleeps in the kernel, uninterruptibly. So they are read of
-// nothing that a pod runs. What decides that is read without that lock, and cannot be forged by a
-// pod:
+// nothing that a pod runs. The properties that decide are read without that lock, and cannot be
+// forged by a pod:
 //
 //   - /proc/PID/exe: readlink(2) takes the reference under RCU (get_mm_exe_file, since Linux 4.1).
 //     The name alone proves little, since a pod has files of its own.
 //   - /proc/PID/ns/mnt: a pod is never in the host's mount namespace, and only a pod that is
-//     privileged and sees the host's processes can enter it. Within it, the name of exe is that of
-//     a file of the host's.
+//     privileged and sees the host's processes can enter it. Within it, the name of exe is the path
+//     of a file of the host.
 //   - /proc/PID/cgroup: a process leaves its pod's group only by writing to the host's groups.
-//   - The owner of /proc/PID, which is its effective user, also where the process may not be dumped: a
-//     user of the host can start a program of any name with any arguments. berth's own user alone starts
-//     shims and OCI runtimes.
+//   - The owner of /proc/PID, which is its effective user, even if the process may not be dumped,
+//     because a user of the host can start a program of any name with any arguments. berth's own
+//     user alone starts shims and OCI runtimes.
 //
-// The same is not true of /proc/PID/environ, maps, and whatever else reads the process's memory.
+// The same is not true of /proc/PID/environ, maps, and other files that read the process's memory.
 //
 // A process that has ended is not recognised, nor is one whose program berth may not see (EACCES,
-// EPERM): berth may see what it or containerd has started. Any other error says that the process
-// could not be looked at.
+// EPERM): berth may see the programs that it or containerd started. Any other error means that the
+// process could not be examined.
 func recognise(proc string, pid int, own place, programs []string) (process, bool, error) {
 	dir := strconv.Itoa(pid)
 	exe, err := os.Readlink(filepath.Join(proc, dir, "exe"))
@@ -217,7 +217,8 @@ func recognise(proc string, pid int, own place, programs []string) (process, boo
 	return process{pid, strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00")}, true, nil
 }
 
-// unlessEnded is an error of reading about a process; nil if it says that the process has ended.
+// unlessEnded returns an error of reading about a process, or nil if it means that the process has
+// ended.
 func unlessEnded(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 		return nil

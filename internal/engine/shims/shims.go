@@ -23,11 +23,10 @@ import (
 // shimTimeout is how long a shim may take to end by itself once its last task was deleted.
 const shimTimeout = time.Second
 
-// Config is what the room needs to know.
+// Config holds the settings of the room.
 type Config struct {
-	// StateDir is containerd's directory of what does not outlive a reboot, or where that probably
-	// is. What containerd has left of a task is looked for there, and where shims of pods are at
-	// work, and nowhere else.
+	// StateDir is containerd's volatile directory, or its probable path. The remains of tasks are
+	// looked for there and in the directories of running shims of pods, and nowhere else.
 	StateDir string
 	// Learned is told of a further such directory, which a shim of a pod works below: no API of
 	// containerd's names it. [Shims.Learn] takes it back after a restart. It may be nil.
@@ -46,13 +45,14 @@ type Shims struct {
 	processes processSearch
 	cleanups  cleanups
 	learned   func(state string)
-	nowhere   bool // there is no node to look at
+	nowhere   bool // without a node to look at
 
 	mu     sync.Mutex
 	of     map[string]shim // by key: the ID of a pod, or of a group of pods
 	groups groups
 	states []string // of containerd's: the configured directory, and those that shims work below
-	// doubted are the keys for whose shim nobody could look: it is searched for when it is to end.
+	// doubted are the keys whose shims could not be looked for: they are searched for when they are
+	// to end.
 	doubted map[string]bool
 }
 
@@ -83,10 +83,9 @@ type shim struct {
 }
 
 // Remember notes which process is the shim of a pod. child is a process that the shim made: the
-// kernel says who its parent is, which nothing in a pod can change, and the parent says for which
-// pod it is a shim. It does nothing for a pod whose shim is known, and where the parent is not its
-// shim: a shim that has died leaves its children to init, and the process of a VM runtime may
-// belong to somebody else.
+// kernel knows its parent, which a pod cannot change, and the parent's arguments name its pod. It
+// does nothing for a pod whose shim is known, and where the parent is not its shim: a shim that has
+// died leaves its children to init, and the process of a VM runtime may belong to somebody else.
 func (s *Shims) Remember(pod string, child uint32) {
 	if child == 0 || s.nowhere || s.knows(pod) {
 		return
@@ -99,7 +98,7 @@ func (s *Shims) Remember(pod string, child uint32) {
 	}
 }
 
-// Add notes that a process is the shim of a pod, if the process says so itself.
+// Add notes that a process is the shim of a pod, if its arguments confirm that.
 func (s *Shims) Add(pod string, pid int) {
 	if pid <= 1 || s.nowhere {
 		return
@@ -142,7 +141,7 @@ func (s *Shims) shown(bundle string) {
 	}
 }
 
-// doubt notes that nobody could look for the shim of a pod.
+// doubt notes that the shim of a pod could not be looked for.
 func (s *Shims) doubt(pod string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,7 +152,8 @@ func (s *Shims) doubt(pod string) {
 }
 
 // isDoubted reports whether a pod whose shim is not known may have one all the same. A group may
-// always have one whose end nobody saw: EndLeft ends what has the ID of a pod in its arguments.
+// always have one whose end was not seen: EndLeft ends every process that has the ID of a pod in
+// its arguments.
 func (s *Shims) isDoubted(pod string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,7 +175,7 @@ func (s *Shims) Learn(state string) bool {
 }
 
 // bundleDirs returns the directories of bundles of the containerd that berth works with. The error
-// says which could not be looked at.
+// names those that could not be examined.
 func (s *Shims) bundleDirs() (dirs []string, err error) {
 	s.mu.Lock()
 	states := slices.Clone(s.states)
@@ -236,8 +236,8 @@ func (s *Shims) program(pod string) string {
 	return path
 }
 
-// programOf is the path of the file that a shim executes, and whether that was replaced or removed;
-// "" when it cannot be said.
+// programOf returns the path of the file that a shim executes, and whether that was replaced or
+// removed; "" if it is unknown.
 func programOf(p shim) (path string, replaced bool) {
 	exe, err := os.Readlink(fmt.Sprintf("%s/%d/exe", procfs, p.pid))
 	// The process that was asked is the shim if the shim has not ended by now.
@@ -271,7 +271,7 @@ func (s *Shims) take(pod string) (key string, p shim, ok bool) {
 	return key, p, ok
 }
 
-// Forget forgets the shim of a pod, whose shim is another process from now on, unless it is that
+// Forget forgets the shim of a pod because its shim is the process now, unless it already is that
 // one, which another pod of its group has started.
 func (s *Shims) Forget(pod string, now int) {
 	s.mu.Lock()
@@ -285,10 +285,10 @@ func (s *Shims) Forget(pod string, now int) {
 	_ = unix.Close(old.fd)
 }
 
-// End waits for the end of a pod's shim, which follows the deletion of its last task by itself,
-// and kills it when it does not end: it has a task then that containerd does not know of, and would
+// End waits for the end of a pod's shim, which follows the deletion of its last task by itself, and
+// kills it when it does not end: it has a task then that containerd does not know of, and would
 // stay for ever. A pod whose shim is not known, and a container, have nothing to end. A shim that
-// serves another pod of its group is left alone, whatever it does.
+// serves another pod of its group is left alone in any case.
 func (s *Shims) End(ctx context.Context, pod string) error {
 	if s.isDoubted(pod) && !s.Shared(pod) {
 		if err := s.search(ctx, pod); err != nil {
