@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// The bounds of the queue, including what is being written at the moment.
+// The bounds of the queue, including the batch that is being written.
 const (
 	maxRecords = 8192
 	maxBytes   = 4 << 20
@@ -91,9 +91,9 @@ func (l *Log) Write(p []byte) (int, error) {
 // Dropped returns how many records were dropped so far.
 func (l *Log) Dropped() uint64 { return l.dropped.Load() }
 
-// Run writes the queue to the output until ctx ends, and then for a second at most what is still
-// queued. A write that hangs beyond that is abandoned together with its goroutine: nothing can end
-// it.
+// Run writes the queue to the output until ctx ends, and then, for a second at most, the rest of
+// it. A write that hangs beyond that is abandoned together with its goroutine, because it cannot be
+// interrupted.
 func (l *Log) Run(ctx context.Context) {
 	done := make(chan struct{})
 	go func() {
@@ -136,11 +136,11 @@ func (l *Log) write(ctx context.Context) {
 	}
 }
 
-// batch is what one write(2) gets.
+// batch is the text of one write(2).
 type batch struct {
 	text    []byte
-	size    usage  // what it takes up of the queue
-	noticed uint64 // records that the text says are missing
+	size    usage  // its share of the queue
+	noticed uint64 // records that the text reports as missing
 }
 
 // take takes the next batch off the queue. If only a notice is due, it is taken if alone is true:
@@ -200,7 +200,7 @@ func (l *Log) finish(b batch, err error) {
 	})
 }
 
-// notice formats the record that says how many records are missing.
+// notice formats the record that reports n missing records.
 func (l *Log) notice(n uint64) []byte {
 	var b bytes.Buffer
 	r := slog.NewRecord(time.Now(), slog.LevelError, "records of this log were dropped because its output was not read", 0)

@@ -39,7 +39,7 @@ func (l *Log) CaptureStderr() (restore func(), err error) {
 	}, nil
 }
 
-// copyLines logs what it reads, unformatted, until the end of r.
+// copyLines logs the lines of r, unformatted, until its end.
 func (l *Log) copyLines(r io.Reader) {
 	in := bufio.NewReaderSize(r, maxLine)
 	for {

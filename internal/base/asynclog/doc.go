@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package asynclog writes a log without ever waiting for whoever reads it.
+// Package asynclog writes a log without ever waiting for its reader.
 //
 // A daemon's standard error is a pipe to journald, to a container runtime or to a person's
 // terminal. When that reader stalls, a write(2) to a full pipe waits for as long as the reader
@@ -9,9 +9,9 @@
 //
 // # Promises
 //
-//   - Logging never blocks and never fails, whatever becomes of the output.
-//   - The queue is bounded in records and in bytes. What does not fit is dropped and counted
-//     ([Log.Dropped]); the next line that is written says how many records are missing, at the
+//   - Logging never blocks and never fails, even if the output does.
+//   - The queue is bounded in records and in bytes. Records that do not fit are dropped and counted
+//     ([Log.Dropped]); the next line that is written tells how many records are missing, at the
 //     place where they are missing.
 //   - Records come out in the order in which they were logged.
 //   - [Log.Flush] and the end of [Log.Run] wait for the output no longer than their bounds.
@@ -23,8 +23,8 @@
 // # Other people's output
 //
 // Libraries and child processes write to os.Stderr, too. [Log.CaptureStderr] replaces that variable
-// by a pipe whose other end is read into the queue, so that they cannot be blocked either. What the
-// Go runtime prints when it crashes goes to file descriptor 2 as ever.
+// by a pipe whose other end is read into the queue, so that they cannot be blocked either. The Go
+// runtime still prints a crash to file descriptor 2.
 //
 // # Looking at it live
 //

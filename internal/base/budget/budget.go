@@ -9,7 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Limits say how much there is, in the unit of the caller.
+// Limits are the size of a budget and of a pod's share, in the unit of the caller.
 type Limits struct {
 	Name string // for metrics
 	What string // for people, in the plural: "exec processes"
@@ -18,13 +18,13 @@ type Limits struct {
 	Sure int64  // for each pod, also when the others have everything
 }
 
-// Budget is what all pods share of one thing. Its methods may be called from any goroutine.
+// Budget is one resource that all pods share. Its methods may be called from any goroutine.
 type Budget struct {
 	limits Limits
 
 	mu      sync.Mutex
 	used    int64
-	pods    map[string]int64 // what each pod has; nothing is not in it
+	pods    map[string]int64 // the use of each pod; pods without any are absent
 	refused uint64
 }
 
@@ -85,7 +85,7 @@ func (b *Budget) Give(pod string, n int64) {
 	b.addLocked(pod, -n)
 }
 
-// Of returns what a pod has.
+// Of returns the use of a pod.
 func (b *Budget) Of(pod string) int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package budget divides among pods what all of them share: processes, connections, memory. There
-// is as much of it as the node can do without, each pod has a share that is smaller, and a part of
-// it for sure, whatever the others have taken.
+// Package budget divides a shared resource among pods: processes, connections, memory. Its size is
+// as much as the node can do without. Each pod has a smaller share, and a guaranteed part of it,
+// whatever the others have taken.
 //
-// A budget counts what a thing costs, not what it says: a connection that is idle costs as much as
-// one that is busy.
+// A budget counts the cost of a thing and not its activity: an idle connection costs as much as a
+// busy one.
 //
 // # Promises
 //
-//   - No pod has more than its share. All pods together have no more than there is, but for what
-//     each of them has for sure.
-//   - What is refused is an error that names the pod and says what to do, and is counted.
+//   - No pod has more than its share. All pods together have no more than the size, except for the
+//     guaranteed part of each.
+//   - A refusal is an error that names the pod and the remedy, and is counted.
 //   - Nothing waits, and nothing is kept of a pod that has nothing.
 //
 // # Never
 //
-// This package never takes anything from a pod: whoever holds it gives it back.
+// This package never takes anything from a pod: the holder gives it back.
 //
 // # To look at it live
 //

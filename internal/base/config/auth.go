@@ -4,7 +4,7 @@ package config
 
 import "strings"
 
-// Auth is what a registry knows this node by.
+// Auth holds the credentials of this node at a registry.
 type Auth struct {
 	Username string `toml:"username" doc:"User at the registry."`
 	Password Secret `toml:"password" doc:"Password or access token of that user. It is never logged or shown."`
@@ -24,7 +24,7 @@ func (s Secret) String() string {
 	return hidden
 }
 
-// GoString keeps the secret out of what is written for debugging.
+// GoString keeps the secret out of debug output.
 func (s Secret) GoString() string { return s.String() }
 
 // MarshalText keeps the secret out of JSON.

@@ -52,7 +52,7 @@ type Log struct {
 	Format string `toml:"format" doc:"text or json."`
 }
 
-// Containerd says which containerd is used.
+// Containerd selects the containerd to use.
 type Containerd struct {
 	Address     string `toml:"address" doc:"Socket of a containerd that runs already. It must not load its own CRI plug-in. Empty: containerd runs inside berth."`
 	Snapshotter string `toml:"snapshotter" doc:"Snapshotter for images and writable layers."`
@@ -88,23 +88,23 @@ type Image struct {
 	Auth map[string]Auth `toml:"auth"`
 }
 
-// What image.policy_failure can be.
+// Values of image.policy_failure.
 const (
 	PolicyClosed = "closed"
 	PolicyOpen   = "open"
 )
 
-// CRI configures what clients of CRI see.
+// CRI configures the answers to clients of CRI.
 type CRI struct {
 	RuntimeName string   `toml:"runtime_name" doc:"Name of the runtime in the answer to Version. The kubelet puts it before the ID of each container (berth://ID) and before the version of the node. Agents that know only containerd:// or cri-o:// find their containers if it is containerd or cri-o: see docs/kubelet.md."`
 	Sockets     []string `toml:"sockets" doc:"More Unix sockets on which CRI is served, besides address, such as one at which an agent looks. The mode of each is 0600. One on which another process listens is left to it, and one that cannot be made is named in the log; berth goes on without it."`
 }
 
-// runtimeName is what a name of the runtime may be: it ends up before :// in the IDs of containers,
-// and in labels that agents make of them.
+// runtimeName matches valid names of the runtime: the name ends up before :// in the IDs of
+// containers, and in labels that agents make of them.
 var runtimeName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
-// check reports what cannot work.
+// check reports invalid settings.
 func (r CRI) check(c *Config, bad func(key, format string, args ...any)) {
 	if !runtimeName.MatchString(r.RuntimeName) {
 		bad("cri.runtime_name", "%q is not 1 to 63 lower-case letters, digits and dashes, such as berth, containerd or cri-o", r.RuntimeName)
@@ -139,7 +139,7 @@ type Pod struct {
 	RequireHugetlb bool   `toml:"require_hugetlb" doc:"Refuse a container that has a hugepage limit where this host does not have the hugetlb cgroup controller. false: the container runs without the limit, and its timeline says so."`
 }
 
-// What pod.pause can be.
+// Values of pod.pause.
 const (
 	PauseAuto   = "auto"
 	PauseAlways = "always"
@@ -175,7 +175,7 @@ type NRI struct {
 	RegistrationTimeout Duration `toml:"registration_timeout" doc:"A plug-in that does not register within this time is disconnected."`
 }
 
-// check reports what cannot work.
+// check reports invalid settings.
 func (n NRI) check(bad func(key, format string, args ...any)) {
 	for _, p := range []struct {
 		key, v   string
@@ -202,26 +202,26 @@ func (n NRI) check(bad func(key, format string, args ...any)) {
 // maxSocket is the length of sun_path of unix(7) without its terminating zero.
 const maxSocket = 107
 
-// Timeline configures how much of what happens is kept.
+// Timeline configures how many events are kept.
 type Timeline struct {
 	MaxMiB int      `toml:"max_mib" doc:"How many MiB of the disk the timelines of all pods may take, below root. The oldest entries go first, except the first and the last crash of each container. 0: timelines are kept in memory alone, and begin when berth starts."`
 	MaxAge Duration `toml:"max_age" doc:"How long an entry of a timeline is kept at most."`
 }
 
-// Audit configures the record of who used a container.
+// Audit configures the record of accesses to containers.
 type Audit struct {
 	File     string `toml:"file" doc:"File to which each exec, attach and port-forward is appended when it begins and when it ends, with who asked for it, the command, the code and the bytes. Each line has the hash of the one before: see berth audit verify. It may be renamed at any time. Probes are not in it. Empty: none; the timeline has them all the same."`
 	OnError  string `toml:"on_error" doc:"What becomes of an exec, attach or port-forward that cannot be written to the file within two seconds: refuse it, or allow it and count it."`
 	Sessions string `toml:"sessions" doc:"Directory in which what a terminal shows is kept, as a file that asciinema plays, for each exec and attach with a terminal. Nothing there is ever deleted by berth. Empty: none."`
 }
 
-// What becomes of an access that cannot be recorded.
+// Values of audit.on_error: the treatment of an access that cannot be recorded.
 const (
 	AuditRefuse = "refuse"
 	AuditAllow  = "allow"
 )
 
-// How much a timeline on the disk may have, in MiB. Memory has an index of it.
+// How much a timeline on the disk may have, in MiB. An index of it is in memory.
 const (
 	minTimeline = 2
 	maxTimeline = 4096
@@ -243,7 +243,7 @@ type Tracing struct {
 	Sampling float64 `toml:"sampling" doc:"Share of the traces begun by berth that is kept: from 0 to 1."`
 }
 
-// Tricks says which of the tricks are used that have no other setting. A trick relies on what
+// Tricks turns the tricks on or off that have no other setting. A trick relies on behaviour that
 // containerd, Go or the kernel do not promise: docs/tricks.md lists all of them.
 type Tricks struct {
 	CleanupScript bool `toml:"cleanup_script" doc:"Let a script answer where containerd starts a shim after a deletion to delete what is deleted already. If off, each deletion of a container or pod also starts a shim and an OCI runtime. A change holds for new pods and containers."`
@@ -254,7 +254,7 @@ type Tricks struct {
 	KeepOutput    bool `toml:"keep_output" doc:"Let berth-logger keep the pipes of a container's output open. If off, the shim copies the output into FIFOs, the last output of a container that ends while berth is away is lost, and a container in a user namespace cannot open /dev/stdout. A change holds for new containers."`
 }
 
-// Who makes the process of an ExecSync.
+// Values of exec: the program that makes the process of an ExecSync.
 const (
 	ExecOCI    = "oci"
 	ExecHelper = "helper"
@@ -394,8 +394,8 @@ func Parse(b []byte) (Config, error) {
 	return c, nil
 }
 
-// Set changes one setting by its dotted name, as on the command line. The value is TOML, or a plain
-// word, which is taken for a string.
+// Set changes one setting by its dotted name, as on the command line. The value is TOML, or a bare
+// word, which is a string.
 func (c *Config) Set(key, value string) error {
 	parts := strings.Split(key, ".")
 	doc := func(v string) []byte {
@@ -552,7 +552,7 @@ func (c *Config) check(origin func(key string) string) error {
 	return errors.Join(errs...)
 }
 
-// checkPinned reports what names no image.
+// checkPinned reports entries that do not name an image.
 func checkPinned(entries []string, bad func(key, format string, args ...any)) {
 	for i, entry := range entries {
 		key := fmt.Sprintf("image.pinned[%d]", i)

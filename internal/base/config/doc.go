@@ -11,6 +11,6 @@
 //     most like it.
 //   - [Config.Check] reports values that cannot work before anything starts.
 //   - Each value that is not a default has a place, which [Loaded.Check] and [Loaded.Write] name: a
-//     file and a line. A directory of drop-in files that cannot be read is an error, and never taken
-//     for an empty one.
+//     file and a line. A directory of drop-in files that cannot be read is an error, and never
+//     taken for an empty one.
 package config

@@ -17,7 +17,7 @@ import (
 // WriteDefault writes the defaults as TOML with comments.
 func WriteDefault(w io.Writer) error { return Default().Write(w) }
 
-// Write writes c as TOML, every setting with a comment that says what it means.
+// Write writes c as TOML, every setting with a comment that explains it.
 func (c Config) Write(w io.Writer) error {
 	return c.write(w, func(string) string { return "" })
 }
@@ -114,7 +114,7 @@ func (c *Config) keys() []string {
 	return keys
 }
 
-// unknown returns an error that names the known setting which is spelled most like key.
+// unknown returns an error that names the known setting with the spelling closest to key.
 func unknown(key, where string) error {
 	d := Default()
 	best, least := "", len(key)+1

@@ -39,7 +39,7 @@ func (p place) String() string {
 	return fmt.Sprintf("%s, line %d", p.file, p.line)
 }
 
-// commandLine is the place of what a flag sets.
+// commandLine is the place of a setting from a flag.
 const commandLine = "the command line"
 
 // DropIns returns the directory of the drop-in files of a configuration file, which is beside it:
@@ -55,10 +55,10 @@ func DropIns(file string) string {
 }
 
 // Load reads a file and its drop-in files, and completes them with the defaults. A handler under
-// [runtimes] in the file replaces the default one of the same name as a whole. A drop-in file, which
-// is each file of [DropIns] whose name ends in .toml and does not begin with a dot, sets the keys
-// that it has and nothing else: tables and handlers are merged key by key, and a list is replaced.
-// They are read in the lexical order of their names. An error names the file and the line.
+// [runtimes] in the file replaces the default one of the same name as a whole. A drop-in file,
+// which is each file of [DropIns] whose name ends in .toml and does not begin with a dot, sets only
+// its own keys: tables and handlers are merged key by key, and a list is replaced. They are read in
+// the lexical order of their names. An error names the file and the line.
 func Load(file string) (Loaded, error) { return load(file, false) }
 
 // LoadIfThere is [Load] where the file need not exist. Its drop-in files are read in any case.
@@ -92,13 +92,13 @@ func load(file string, optional bool) (Loaded, error) {
 	return l, nil
 }
 
-// absent reports whether an error says for certain that a file is not there.
+// absent reports whether an error means for certain that a file is not there.
 func absent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }
 
 // dropIns returns the paths of the drop-in files in a directory, in order. A directory that cannot
-// be read is an error: nobody knows what it would have set.
+// be read is an error, because its settings are unknown.
 func (l *Loaded) dropIns(dir string) (paths []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if absent(err) {
@@ -137,8 +137,8 @@ func (l *Loaded) merge(file string) error {
 	return nil
 }
 
-// note takes note of what a file sets, which has been parsed before. name is called with each key, in
-// the order of the file, and returns its name as a setting.
+// note records the settings of a file, which has been parsed before. name is called with each key,
+// in the order of the file, and returns its name as a setting.
 func (l *Loaded) note(file string, b []byte, name func(path []string) string) {
 	l.Files = append(l.Files, file)
 	l.files[file] = false
@@ -176,8 +176,8 @@ func (l *Loaded) note(file string, b []byte, name func(path []string) string) {
 	}
 }
 
-// lookup returns the field of a table that a key stands for. Keys are matched as the decoder does,
-// which is without regard to case.
+// lookup returns the field of a table that a key stands for. Keys are matched without regard to
+// case, as the decoder does.
 func lookup(table reflect.Value, key string) (tag string, v reflect.Value) {
 	t := table.Type()
 	for i := range t.NumField() {
@@ -242,12 +242,12 @@ func (l *Loaded) Set(key, value string) error {
 	return nil
 }
 
-// Check is [Config.Check], with the place that has set what cannot work.
+// Check is [Config.Check], with the place of each invalid setting.
 func (l *Loaded) Check() error { return l.check(l.Origin) }
 
-// Origin returns where a setting was set, as a file and a line, "" if it has its default. The key is
-// one that [Config.Check] names: an element of a list is set where the list is, and a table where one
-// of its keys was set last.
+// Origin returns where a setting was set, as a file and a line, "" if it has its default. The key
+// is one that [Config.Check] names: an element of a list is set where the list is, and a table
+// where one of its keys was set last.
 func (l *Loaded) Origin(key string) string {
 	key, _, _ = strings.Cut(key, "[")
 	if p, ok := l.from[key]; ok {
@@ -269,8 +269,8 @@ func (l *Loaded) Origin(key string) string {
 	return last.String()
 }
 
-// SetBy returns the settings that hold because a file set them, sorted. What a later file or the
-// command line has changed is not among them.
+// SetBy returns the settings that hold because a file set them, sorted. Settings that a later file
+// or the command line has changed are not among them.
 func (l *Loaded) SetBy(file string) (keys []string) {
 	for k, p := range l.from {
 		if p.file == file {
@@ -284,9 +284,10 @@ func (l *Loaded) SetBy(file string) (keys []string) {
 // Write is [Config.Write], with the place of each value that is not a default.
 func (l *Loaded) Write(w io.Writer) error { return l.write(w, l.Origin) }
 
-// CheckFiles returns an error for each file that others than root may do with what they must not: own
-// it or write to it, since whoever names the OCI runtime is root, or read it if it has passwords. The
-// same goes for the directory of drop-in files, to which whoever may write can add one.
+// CheckFiles returns an error for each file with dangerous permissions: only root may own it or
+// write to it, because the one who names the OCI runtime is root in effect, and only root may read
+// it if it has passwords. The same goes for the directory of drop-in files, because every user who
+// may write to it can add one.
 func (l *Loaded) CheckFiles() (errs []error) {
 	for _, file := range l.Files {
 		if err := exposed(file, l.files[file]); err != nil {
@@ -301,8 +302,8 @@ func (l *Loaded) CheckFiles() (errs []error) {
 	return errs
 }
 
-// exposed returns an error if others than root may do with a file what they must not. A file that
-// does not exist is in order.
+// exposed returns an error if users other than root have dangerous permissions on a file. A file
+// that does not exist is in order.
 func exposed(path string, secret bool) error {
 	st, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -311,7 +312,8 @@ func exposed(path string, secret bool) error {
 	if err != nil {
 		return fmt.Errorf("check the configuration file: %w", err)
 	}
-	if owner := st.Sys().(*syscall.Stat_t).Uid; owner != 0 && int64(owner) != int64(os.Geteuid()) { // a file of Linux has that
+	// a file of Linux has that
+	if owner := st.Sys().(*syscall.Stat_t).Uid; owner != 0 && int64(owner) != int64(os.Geteuid()) {
 		return fmt.Errorf("%s belongs to the user %d, who can become root by it; run chown root %s", path, owner, path)
 	}
 	private := "600"

@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// What the characters of a path mean to others that are given the path, who offer no way to escape
-// them on every version that berth works with.
+// Characters of a path that are special to programs that are given the path and that cannot be
+// escaped on every version that berth works with.
 const (
 	overlaid = `:,\` // between and within the options of the mount of layers
 	listed   = ":"   // between the directories of PATH and CNI_PATH

@@ -29,7 +29,7 @@ type Peer struct {
 // On reports whether there is anything to be done with peers.
 func (p Peer) On() bool { return p.Address != "" || len(p.Hosts) > 0 }
 
-// check reports what cannot work.
+// check reports invalid settings.
 func (p Peer) check(bad func(key, format string, args ...any)) {
 	if !p.On() {
 		return

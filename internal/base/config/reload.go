@@ -52,8 +52,8 @@ func differences(prefix string, a, b reflect.Value) (keys []string) {
 	return keys
 }
 
-// entries returns what differences returns, for a map of tables. A table that only one of the two
-// has is named as a whole.
+// entries is differences for a map of tables. A table that only one of the two has is named as a
+// whole.
 func entries(key string, a, b reflect.Value) (keys []string) {
 	var names []string
 	for _, k := range slices.Concat(a.MapKeys(), b.MapKeys()) {

@@ -9,7 +9,7 @@ import (
 	"github.com/distribution/reference"
 )
 
-// IsRunc reports whether a handler's shim is that of runc, which crun and youki have, too.
+// IsRunc reports whether a handler's shim is that of runc; crun and youki use it, too.
 func (r Runtime) IsRunc() bool {
 	return r.Type == "io.containerd.runc.v2" || filepath.IsAbs(r.Type) && filepath.Base(r.Type) == "containerd-shim-runc-v2"
 }
@@ -19,7 +19,7 @@ func (r Runtime) Joins() bool {
 	return r.Exec == ExecHelper || r.Exec == "" && r.IsRunc() && r.HostProcess
 }
 
-// mostShimPods bounds shim_pods: what a shim that dies or hangs may cost.
+// mostShimPods bounds shim_pods, and so the damage from a shim that dies or hangs.
 const mostShimPods = 1000
 
 // check reports settings of a handler that cannot work. prefix begins the names of the settings.

@@ -33,13 +33,14 @@ const (
 	// containerd.
 	firstDial   = 50 * time.Millisecond
 	slowestDial = time.Second
-	// dialTimeout bounds one attempt: a containerd that is stopped takes connections and says nothing.
+	// dialTimeout bounds one attempt, because a containerd that is stopped (SIGSTOP) accepts
+	// connections without answering.
 	dialTimeout = 10 * time.Second
 )
 
 // Connection is the way to a containerd that may not be there yet, or not be there any more. While
-// there is none, every call is ErrUnavailable at once, with the reason. It is not an answer: nothing
-// follows from it but that the call is to be repeated.
+// there is none, every call is ErrUnavailable at once, with the reason. It is not an answer:
+// nothing follows from it but that the call is to be repeated.
 //
 // Follow of package ctrd finds out whether containerd answers. Its methods may be called from any
 // goroutine.
@@ -54,8 +55,8 @@ type Connection struct {
 	there  chan struct{} // closed once there is something to ask
 }
 
-// Absent returns a connection to a containerd that is yet to be started. why is what calls get until
-// [Connection.Use].
+// Absent returns a connection to a containerd that is yet to be started. why is the error of calls
+// until [Connection.Use].
 func Absent(why error) *Connection {
 	c := &Connection{why: why, there: make(chan struct{})}
 	// It never dials: none of its calls passes.
@@ -106,14 +107,15 @@ func (c *Connection) gate(probed bool) []containerd.Opt {
 			return nil
 		}
 		if err := c.Err(); err != nil {
-			return status.Error(codes.Unavailable, err.Error()) // as containerd says it
+			// the form of containerd's own errors
+			return status.Error(codes.Unavailable, err.Error())
 		}
 		return nil
 	}
 	return []containerd.Opt{
 		containerd.WithDefaultNamespace(Namespace),
 		containerd.WithExtraDialOpts([]grpc.DialOption{
-			// containerd's own dialer waits for a socket that does not exist, and says nothing meanwhile.
+			// containerd's own dialer waits silently for a socket that does not exist.
 			grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 				return new(net.Dialer).DialContext(ctx, "unix", strings.TrimPrefix(address, "unix://"))
 			}),
@@ -142,9 +144,9 @@ func (c *Connection) gate(probed bool) []containerd.Opt {
 	}
 }
 
-// Use has calls go through a client from now on, which the caller closes. They pass once containerd has
-// answered Follow of package ctrd, as those of [Dial] do: it may be another containerd than the one that
-// has the pods.
+// Use has calls go through a client from now on, which the caller closes. As with [Dial], they pass
+// only once containerd has answered Follow of package ctrd, because it may be another containerd
+// than the one that has the pods.
 func (c *Connection) Use(client *containerd.Client) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -169,8 +171,8 @@ func (c *Connection) Err() error {
 	return fmt.Errorf("%w: %w", c.why, errdefs.ErrUnavailable)
 }
 
-// Hurry has the client connect at once if it is between two attempts. The caller knows that containerd
-// is about to be there, and waits for it.
+// Hurry has the client connect at once if it is between two attempts. The caller knows that
+// containerd is about to be there, and waits for it.
 func (c *Connection) Hurry() {
 	if conn, ok := c.Asked().Conn().(*grpc.ClientConn); ok {
 		conn.ResetConnectBackoff()
@@ -188,7 +190,7 @@ func (c *Connection) Wait(ctx context.Context) {
 	}
 }
 
-// Client returns the client that calls go through now. Nobody keeps it.
+// Client returns the client that calls go through now. Do not keep it: it may be replaced.
 func (c *Connection) Client() *containerd.Client {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -198,15 +200,17 @@ func (c *Connection) Client() *containerd.Client {
 	return c.client
 }
 
-// Asked returns the client for the calls that find out whether containerd answers, and which one it is:
-// those pass in any case. They have the context of [Asking]. Nobody keeps it.
+// Asked returns the client for the calls that find out whether containerd answers, and which one it
+// is: those pass in any case. They have the context of [Asking]. Do not keep it: it may be
+// replaced.
 func (c *Connection) Asked() *containerd.Client {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.client
 }
 
-// The services of containerd are those of the client that calls go through now. Nobody keeps them.
+// The following methods return services of the client that calls go through now. Do not keep them:
+// they may be replaced.
 
 // TaskService returns the service of tasks.
 func (c *Connection) TaskService() tasks.TasksClient { return c.Client().TaskService() }
@@ -247,7 +251,7 @@ func (c *Connection) DiffService() containerd.DiffService { return c.Client().Di
 // EventService returns the service of events.
 func (c *Connection) EventService() containerd.EventService { return c.Client().EventService() }
 
-// IntrospectionService returns the service that says what containerd has.
+// IntrospectionService returns the service that describes containerd's plug-ins.
 func (c *Connection) IntrospectionService() introspection.Service {
 	return c.Client().IntrospectionService()
 }
@@ -257,7 +261,7 @@ func (c *Connection) Version(ctx context.Context) (containerd.Version, error) {
 	return c.Client().Version(ctx)
 }
 
-// SnapshotterCapabilities returns what a snapshotter says that it can do.
+// SnapshotterCapabilities returns the declared capabilities of a snapshotter.
 func (c *Connection) SnapshotterCapabilities(ctx context.Context, name string) ([]string, error) {
 	capabilities, err := c.Client().GetSnapshotterCapabilities(Namespaced(ctx), name)
 	if err != nil {
@@ -266,7 +270,7 @@ func (c *Connection) SnapshotterCapabilities(ctx context.Context, name string) (
 	return capabilities, nil
 }
 
-// SnapshotterRoot returns the directory of a snapshotter; "" if it does not say.
+// SnapshotterRoot returns the directory of a snapshotter; "" if it is not exported.
 func (c *Connection) SnapshotterRoot(ctx context.Context, name string) (string, error) {
 	root, err := c.root(ctx, `type==io.containerd.snapshotter.v1,id==`+name)
 	if err != nil {
@@ -276,7 +280,7 @@ func (c *Connection) SnapshotterRoot(ctx context.Context, name string) (string, 
 }
 
 // ContentRoot returns the directory of the content store, whose blobs are the files
-// blobs/ALGORITHM/DIGEST in it; "" if it does not say.
+// blobs/ALGORITHM/DIGEST in it; "" if it is not exported.
 func (c *Connection) ContentRoot(ctx context.Context) (string, error) {
 	root, err := c.root(ctx, `type==io.containerd.content.v1,id==content`)
 	if err != nil {
@@ -285,7 +289,7 @@ func (c *Connection) ContentRoot(ctx context.Context) (string, error) {
 	return root, nil
 }
 
-// root returns the directory of the plugin that a filter selects; "" if it does not say.
+// root returns the directory of the plugin that a filter selects; "" if it is not exported.
 func (c *Connection) root(ctx context.Context, filter string) (string, error) {
 	resp, err := c.IntrospectionService().Plugins(Namespaced(ctx), filter)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 )
 
 // Native translates an error of containerd to the sentinels of errdefs, and names the kind of one
-// that has arrived as text: see package errkind. An error that has not come through gRPC, as that
-// of a containerd in this process, keeps all that it wraps.
+// that has arrived as text: see package errkind. An error that has not come through gRPC, such as
+// one from a containerd in this process, keeps all errors that it wraps.
 func Native(err error) error {
 	if _, remote := status.FromError(err); remote && err != nil {
 		err = errgrpc.ToNative(err)

@@ -11,16 +11,16 @@ import (
 // Namespace is the containerd namespace of everything that berth makes.
 const Namespace = "k8s.io"
 
-// LabelOwner marks what this berth made. Its value is the berth's own ID, so that several berths
-// can share one containerd.
+// LabelOwner marks objects that this berth made. Its value is the berth's own ID, so that several
+// berths can share one containerd.
 const LabelOwner = "io.berth.owner"
 
-// OwnSandboxer is what berth writes as the sandbox controller into the sandbox object of a pod that has
-// none of containerd's.
+// OwnSandboxer is the name of the sandbox controller in the sandbox object of a pod that uses none
+// of containerd's.
 const OwnSandboxer = "berth"
 
-// Namespaced puts the namespace into a context, which is the only place where in-memory services
-// look for it.
+// Namespaced puts the namespace into a context, the only place where in-memory services look for
+// it.
 func Namespaced(ctx context.Context) context.Context {
 	return namespaces.WithNamespace(ctx, Namespace)
 }

@@ -9,7 +9,7 @@
 //   - [Of] names every kind that a caller in berth decides on, and [Carry] makes an error of that
 //     kind of the names, in the same process or in another one.
 //   - [Named] gives the kind to an error that another program has told as text alone. The texts are
-//     in one list, and are those that the kernel has for its error numbers.
+//     in one list, and are the kernel's texts for its error numbers.
 //
 // # Never
 //

@@ -15,7 +15,7 @@ import (
 // Kind is the name of a kind of error, as it is sent from one process to another.
 type Kind string
 
-// kinds are the kinds by their names. [Register] adds those of a room.
+// kinds are the kinds by their names. [Register] adds the kinds of a room.
 var kinds = map[Kind]error{
 	"disk full":           syscall.ENOSPC,
 	"quota used up":       syscall.EDQUOT,
@@ -69,17 +69,17 @@ func (c carried) Error() string { return c.text }
 // Unwrap returns the kinds.
 func (c carried) Unwrap() []error { return c.is }
 
-// Full reports whether an error says that there is no room on a disk, or none within a quota.
+// Full reports whether an error means that there is no room on a disk, or none within a quota.
 func Full(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// told are the error numbers that other programs tell by their texts alone: containerd gives an
-// error that has no class of its own the code Unknown, and bbolt formats those of the kernel.
+// told are the error numbers that other programs convey by their texts alone: containerd gives an
+// error without a class of its own the code Unknown, and bbolt formats the kernel's errors.
 var told = []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EIO}
 
-// Named returns an error with the kinds that its text tells besides those that it has. The text is
-// as it was, and what err wraps is still wrapped.
+// Named returns an error with the kinds that its text tells besides those that it has. The text
+// stays the same, and the errors that err wraps are still wrapped.
 func Named(err error) error {
 	if err == nil {
 		return nil

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// AccessBegan says that a client uses a container: it runs a command in it, is connected with its
-// process, or with a port of its pod.
+// AccessBegan reports that a client uses a container: it runs a command in it, is connected with
+// its process, or with a port of its pod.
 type AccessBegan struct {
 	By       Client   `json:"by,omitzero"`
 	Session  string   `json:"session"`
@@ -33,7 +33,7 @@ func (e AccessBegan) line() Line {
 	return info(Call, "access began", e.By.attrs(attrs...)...)
 }
 
-// AccessEnded says how that ended.
+// AccessEnded reports the end of an access.
 type AccessEnded struct {
 	Session string        `json:"session"`
 	Access  string        `json:"access"`
@@ -56,7 +56,7 @@ func (e AccessEnded) line() Line {
 	return l
 }
 
-// AccessRefused says that an access was refused, since it cannot be put on record.
+// AccessRefused reports that an access was refused because it cannot be put on record.
 type AccessRefused struct {
 	By     Client   `json:"by,omitzero"`
 	Access string   `json:"access"`

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Client is the process that called berth, as the kernel knows it from its connection. Only root can
-// connect. The zero Client is one that could not be asked for.
+// Client is the process that called berth, as the kernel knows it from its connection. Only root
+// can connect. The zero Client is one that could not be asked for.
 type Client struct {
 	Pid int32  `json:"pid,omitempty"`
 	UID uint32 `json:"uid,omitempty"`
@@ -47,14 +47,15 @@ func WithClient(ctx context.Context, c Client) context.Context {
 	return context.WithValue(ctx, clientKey{}, c)
 }
 
-// ClientOf returns whose call a context belongs to. It is the zero Client where nobody called.
+// ClientOf returns whose call a context belongs to. It is the zero Client if the context does not
+// belong to a call.
 func ClientOf(ctx context.Context) Client {
 	c, _ := ctx.Value(clientKey{}).(Client)
 	return c
 }
 
-// IsKubelet reports whether the client is the kubelet, as far as its name says that. Some
-// distributions have it in a program of their own.
+// IsKubelet reports whether the client's name is that of a kubelet. Some distributions have it in a
+// program of their own.
 func (c Client) IsKubelet() bool {
 	for _, name := range []string{"kubelet", "k3s", "rke2", "k0s", "microk8s"} {
 		if strings.HasPrefix(c.Name, name) {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package event has one type for each thing that can happen to a sandbox, to a container or to the
-// node, and says how each reads.
+// node, and the text of each.
 //
-// An event is a value. Whoever makes it says the fact and nothing else:
+// An event is a value. Its maker only states the fact:
 //
 //	obs.Note(u.id, event.StopRequested{By: event.ClientOf(ctx), Timeout: timeout})
 //
 // The log line, the timeline, the metrics and the traces are derived from it in one place, package
-// observe. [Entry] adds when it happened and to what, and is the form in which an event is kept.
+// observe. [Entry] adds the time and the object, and is the form in which an event is kept.
 //
 //	event.go      Event, Line, Actor
 //	entry.go      Entry, and its JSON
@@ -21,26 +21,26 @@
 //	output.go     the output of containers
 //	images.go     pulls, and images that are not allowed
 //	resources.go  resources that are asked for, and in effect
-//	history.go    starts of berth, crashes, and what is missing of the history
+//	history.go    starts of berth, crashes, and gaps in the history
 //
 // # Promises
 //
 //   - The set is closed: no other package can make an Event of a type of its own.
 //   - The message of an event is the same for every event of its type, different from that of every
-//     other type, and a string literal, so that grep finds it. It names what it is about. What
-//     differs is in the attributes.
-//   - An event does not repeat the ID of what it is about. Where the text of an error names it, the
-//     line of an [Entry] has it shortened.
+//     other type, and a string literal, so that grep finds it. It names its subject. Details are in
+//     the attributes.
+//   - An event does not repeat the ID of its object. Where the text of an error names it, the line
+//     of an [Entry] has it shortened.
 //   - An entry that is written as JSON is read again as it was, with its type.
 //
 // # To add an event
 //
 // Declare its type in the file it belongs to, with a line method, and add it to the list in
-// kinds.go. `go test ./internal/base/event -update` rewrites testdata/events.golden, which shows each
-// event as JSON and as a line.
+// kinds.go. `go test ./internal/base/event -update` rewrites testdata/events.golden, which shows
+// each event as JSON and as a line.
 //
 // # Never
 //
-// The name of a type, and those of its fields in JSON, do not change: entries on disk have them. A
-// field may be added.
+// The name of a type, and the names of its fields in JSON, do not change, because entries on disk
+// have them. A field may be added.
 package event

@@ -9,14 +9,13 @@ import (
 	"berth/internal/base/exit"
 )
 
-// Exit is what is known of the end of a process.
+// Exit describes the end of a process.
 type Exit struct {
 	Code     uint32      `json:"code"`
-	Measured bool        `json:"measured"` // what nobody measured has code 255
+	Measured bool        `json:"measured"` // if false, the code is 255
 	Reason   string      `json:"reason"`
 	Witness  exit.Origin `json:"witness"`
-	// FirstThread says that the code is what the first thread of the process ended with: see
-	// [exit.Fact].
+	// FirstThread is set if the code is that of the first thread of the process: see [exit.Fact].
 	FirstThread bool       `json:"firstThread,omitempty"`
 	Ended       time.Time  `json:"ended,omitzero"` // the instant, as far as the witness knows
 	OOM         bool       `json:"oom,omitempty"`
@@ -24,7 +23,7 @@ type Exit struct {
 	Detail      string     `json:"detail,omitempty"` // a sentence for a person
 }
 
-// ExitOf returns what a fact says.
+// ExitOf converts a fact.
 func ExitOf(f exit.Fact) Exit {
 	return Exit{
 		Code:        f.ExitCode(),
@@ -59,28 +58,28 @@ func (e Exit) attrs() []slog.Attr {
 	return []slog.Attr{code, slog.String("witness", string(e.Witness))}
 }
 
-// Said is what one witness said of an end.
+// Said is one witness's report of an end.
 type Said struct {
 	At       time.Time   `json:"at"` // when berth took it
 	Witness  exit.Origin `json:"witness"`
 	Code     uint32      `json:"code"`
 	Measured bool        `json:"measured"`
-	// FirstThread is that of an Exit.
+	// FirstThread is as in Exit.
 	FirstThread bool      `json:"firstThread,omitempty"`
 	Ended       time.Time `json:"ended,omitzero"` // the instant, as far as the witness knows
-	// Hint says that the kernel watches the process, so that only the code of this counts.
+	// Hint is set if the kernel watches the process, so that only the code of this report counts.
 	Hint bool `json:"hint,omitempty"`
 }
 
-// Evidence is what an exit was settled from: enough to come to the same verdict again.
+// Evidence holds the facts that an exit was settled from: enough to come to the same verdict again.
 type Evidence struct {
-	// Said is what the witnesses said, in the order in which it was taken. Of very many only the first
-	// are kept.
+	// Said holds the reports of the witnesses, in the order in which they were taken. Of very many
+	// only the first are kept.
 	Said []Said `json:"said,omitempty"`
 	// Kills counts the SIGKILLs of berth's own that were delivered, and Stops the stop signals.
 	Kills int `json:"kills,omitempty"`
 	Stops int `json:"stops,omitempty"`
-	// GivenUp says that the start was given up.
+	// GivenUp is set if the start was given up.
 	GivenUp bool `json:"givenUp,omitempty"`
 	// OOMKills counts the OOM kills in the container's cgroup, as far as they are known. The last one
 	// was between two instants, and Limit is the one that was reached.
@@ -90,18 +89,18 @@ type Evidence struct {
 	OOMLimit exit.Limit `json:"oomLimit,omitempty"`
 }
 
-// ExitReported says that a witness saw the process end.
+// ExitReported reports that a witness saw the process end.
 type ExitReported struct {
 	Exit
 }
 
 func (e ExitReported) line() Line { return info(e.actor(), "exit reported", e.attrs()...) }
 
-// ExitDoubted says that a witness reported an end that does not count, since the kernel does not
-// bear it out.
+// ExitDoubted reports an end that a witness reported and that does not count, because the kernel
+// does not confirm it.
 type ExitDoubted struct {
 	Exit
-	// Process is what the kernel says of the process.
+	// Process is the kernel's answer about the process.
 	Process string `json:"process"`
 }
 
@@ -109,12 +108,12 @@ func (e ExitDoubted) line() Line {
 	return info(e.actor(), "exit doubted, the kernel does not confirm it", append(e.attrs(), slog.String("process", e.Process))...)
 }
 
-// ExitFound says that the audit found a process gone whose end no witness had reported.
+// ExitFound reports that the audit found a process gone whose end no witness had reported.
 type ExitFound struct{}
 
 func (ExitFound) line() Line { return info(Berth, "exit found by the audit, no witness reported it") }
 
-// ExitSettled says that an exit is durable, and visible to everybody.
+// ExitSettled reports that an exit is durable and visible.
 type ExitSettled struct {
 	Exit
 	// Lag is the time from the end of the process until then.
@@ -128,8 +127,8 @@ func (e ExitSettled) line() Line {
 		slog.Uint64("code", uint64(e.Code)), slog.String("reason", e.Reason), slog.String("witness", string(e.Witness)))
 }
 
-// ExitCorrected says that a code was measured after the exit was settled without one, or with that of
-// the first thread alone.
+// ExitCorrected reports that a code was measured after the exit was settled without one, or with
+// that of the first thread alone.
 type ExitCorrected struct {
 	Exit
 	// Evidence is not in the line.
@@ -140,8 +139,8 @@ func (e ExitCorrected) line() Line {
 	return info(e.actor(), "exit code corrected", append(e.attrs(), slog.String("reason", e.Reason))...)
 }
 
-// FirstThreadDiffers says that the kernel has told a pidfd another code of an end, that of the first
-// thread of the process, than it has told the parent, whom the shim is.
+// FirstThreadDiffers reports that the kernel gave a pidfd another code of an end, that of the first
+// thread of the process, than it gave the parent, which is the shim.
 type FirstThreadDiffers struct {
 	Code    uint32      `json:"code"`
 	Witness exit.Origin `json:"witness"`
@@ -153,8 +152,8 @@ func (e FirstThreadDiffers) line() Line {
 		slog.Uint64("code", uint64(e.Code)), slog.String("witness", string(e.Witness)), slog.Uint64("first", uint64(e.First)))
 }
 
-// CodesDiffer says that two witnesses have measured different codes of one end, and that it is not a
-// difference that the kernel makes: one of them is wrong.
+// CodesDiffer reports that two witnesses have measured different codes of one end, and that it is
+// not a difference that the kernel makes: one of them is wrong.
 type CodesDiffer struct {
 	Code         uint32      `json:"code"` // stands
 	Witness      exit.Origin `json:"witness"`
@@ -168,8 +167,8 @@ func (e CodesDiffer) line() Line {
 		slog.Uint64("other", uint64(e.Other)), slog.String("other_witness", string(e.OtherWitness)))
 }
 
-// CodeUnconfirmed says that an exit is settled with the code of the first thread of a process whose
-// namespace can be rebooted, because the shim did not say in time what the process ended with.
+// CodeUnconfirmed reports that an exit is settled with the code of the first thread of a process
+// whose namespace can be rebooted, because the shim did not report the code of the process in time.
 type CodeUnconfirmed struct {
 	Code uint32 `json:"code"`
 }
@@ -178,7 +177,7 @@ func (e CodeUnconfirmed) line() Line {
 	return warn(Kernel, "exit code is that of the first thread, the shim did not confirm it in time", "", slog.Uint64("code", uint64(e.Code)))
 }
 
-// ProcessUnanswered says that the kernel could not be asked whether the process lives.
+// ProcessUnanswered reports that the kernel could not be asked whether the process lives.
 type ProcessUnanswered struct {
 	Err string `json:"err"`
 }
@@ -187,15 +186,15 @@ func (e ProcessUnanswered) line() Line {
 	return warn(Kernel, "process unknown, the kernel cannot be asked", e.Err)
 }
 
-// ShimDied says that the process was killed, and that the shim of its pod had died. What cleans up
-// after a shim kills what is left of it, so that is the cause.
+// ShimDied reports that the process was killed, and that the shim of its pod had died. The clean-up
+// after a shim kills the rest of it, so that is the cause.
 type ShimDied struct{}
 
 func (ShimDied) line() Line {
 	return warn(Kernel, "shim of the pod had died, its processes were killed", "")
 }
 
-// CgroupUnread says that the cgroup of a process is not known for certain.
+// CgroupUnread reports that the cgroup of a process is not known for certain.
 type CgroupUnread struct {
 	Err string `json:"err"`
 }
@@ -204,28 +203,28 @@ func (e CgroupUnread) line() Line {
 	return warn(Kernel, "cgroup not read, it is taken for the one that the runtime was asked for", e.Err)
 }
 
-// KillFailed says that what is to be removed still runs. The audit tries again.
+// KillFailed reports that a process of an object to be removed still runs. The audit tries again.
 type KillFailed struct {
 	Err string `json:"err"`
 }
 
 func (e KillFailed) line() Line { return warn(Berth, "process not killed, its removal waits", e.Err) }
 
-// EndHeld says that a process that was killed has not ended, and what is done about that: its group
-// is thawed, and everything that could keep it from its end is killed.
+// EndHeld reports that a process that was killed has not ended, and the reaction: its group is
+// thawed, and all processes that could keep it from ending are killed.
 type EndHeld struct {
-	// By is what keeps it from its end, as far as anybody can tell.
+	// By is the reason why it has not ended, as far as it is known.
 	By string `json:"by"`
 	// Since is how long ago it was killed.
 	Since time.Duration `json:"since"`
-	Err   string        `json:"err,omitempty"` // of what was done about it
+	Err   string        `json:"err,omitempty"` // of the reaction
 }
 
 func (e EndHeld) line() Line {
 	return warn(Kernel, "process not ended by SIGKILL, all of its group is thawed and killed", e.Err, slog.String("by", e.By))
 }
 
-// LeftoversRemain says that an exit is settled while processes that init left behind live on.
+// LeftoversRemain reports that an exit is settled while processes that init left behind live on.
 type LeftoversRemain struct {
 	Err string `json:"err"`
 }
@@ -234,14 +233,14 @@ func (e LeftoversRemain) line() Line {
 	return warn(Kernel, "processes remain after the end of the container's init", e.Err)
 }
 
-// LeftoversNotKilled says that a release goes on to the deletion of the task all the same.
+// LeftoversNotKilled reports that a release goes on to the deletion of the task all the same.
 type LeftoversNotKilled struct {
 	Err string `json:"err"`
 }
 
 func (e LeftoversNotKilled) line() Line { return warn(Berth, "leftover processes not killed", e.Err) }
 
-// PluginsNotNotified says that no hook is called for an end, because those before hang.
+// PluginsNotNotified reports that no hook is called for an end, because those before hang.
 type PluginsNotNotified struct {
 	// Waiting is for how many ends hooks have not answered.
 	Waiting int `json:"waiting"`
@@ -251,7 +250,7 @@ func (e PluginsNotNotified) line() Line {
 	return warn(Berth, "plug-ins not notified of the end, they have not answered for others", "", slog.Int("waiting", e.Waiting))
 }
 
-// OOMKillSurvived says that the OOM killer fired in the cgroup of a container that goes on.
+// OOMKillSurvived reports that the OOM killer fired in the cgroup of a container that goes on.
 type OOMKillSurvived struct {
 	Kills uint64     `json:"kills"`
 	Limit exit.Limit `json:"limit,omitempty"` // the one that was reached
@@ -261,12 +260,12 @@ func (e OOMKillSurvived) line() Line {
 	return info(Kernel, "OOM kill survived by the container", slog.Uint64("kills", e.Kills), slog.String("because", e.Limit.String()))
 }
 
-// OOMKillReported says that containerd reports an OOM kill.
+// OOMKillReported reports that containerd reports an OOM kill.
 type OOMKillReported struct{}
 
 func (OOMKillReported) line() Line { return info(Containerd, "OOM kill reported by containerd") }
 
-// OOMNotWatched says that OOM kills are counted when the container ends, and not before.
+// OOMNotWatched reports that OOM kills are counted when the container ends, and not before.
 type OOMNotWatched struct {
 	Err string `json:"err"`
 }
@@ -275,7 +274,7 @@ func (e OOMNotWatched) line() Line {
 	return warn(Kernel, "OOM kills of the container not watched, they are counted when it ends", e.Err)
 }
 
-// OOMCounterUnread says that the counter of OOM kills could not be read in time.
+// OOMCounterUnread reports that the counter of OOM kills could not be read in time.
 type OOMCounterUnread struct {
 	Err string `json:"err"`
 }
@@ -284,7 +283,7 @@ func (e OOMCounterUnread) line() Line {
 	return warn(Kernel, "counter of OOM kills not read, using containerd's report", e.Err)
 }
 
-// OOMCounterGone says that the counter of OOM kills vanished before it was read.
+// OOMCounterGone reports that the counter of OOM kills vanished before it was read.
 type OOMCounterGone struct {
 	Err string `json:"err"`
 }
@@ -293,8 +292,8 @@ func (e OOMCounterGone) line() Line {
 	return warn(Kernel, "counter of OOM kills vanished with its cgroup, using containerd's report", e.Err)
 }
 
-// OOMKillOfPod says that the counter vanished, and that the pod's counts a kill that is in no other
-// container.
+// OOMKillOfPod reports that the counter vanished, and that the pod's counter has a kill that is in
+// no other container.
 type OOMKillOfPod struct{}
 
 func (OOMKillOfPod) line() Line {

@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// Entry is an event with what every event has: when it happened, and to what.
+// Entry is an event with its time and its object.
 type Entry struct {
 	At time.Time
-	// ID is that of the sandbox or container that it happened to, whole, or "" for the node.
+	// ID is the full ID of the sandbox or container, or "" for the node.
 	ID    string
 	Event Event
 }
@@ -22,8 +22,8 @@ type Entry struct {
 // shortID is the length of an ID that people are shown, as crictl has it.
 const shortID = 13
 
-// Line returns the event in words. The ID of the entry is not in it, except shortened in the text of
-// an error, which names what it is about.
+// Line returns the event in words. The ID of the entry is not in it, except shortened in the text
+// of an error.
 func (n Entry) Line() Line {
 	l := n.Event.line()
 	if len(n.ID) > shortID {
@@ -56,8 +56,8 @@ func (n Entry) MarshalJSON() ([]byte, error) {
 	return json.Marshal(entry{n.At, n.ID, Kind(n.Event), raw})
 }
 
-// UnmarshalJSON reads what MarshalJSON wrote. After [ErrUnknown] the entry has its instant and its
-// ID, and no event.
+// UnmarshalJSON decodes the output of MarshalJSON. After [ErrUnknown] the entry has its instant and
+// its ID, and no event.
 func (n *Entry) UnmarshalJSON(b []byte) error {
 	var read entry
 	if err := json.Unmarshal(b, &read); err != nil {

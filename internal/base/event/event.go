@@ -7,34 +7,35 @@ import (
 	"reflect"
 )
 
-// Event is something that happened. The types of this package are all there are; kinds.go lists them.
+// Event is something that happened. The types of this package are all there are; kinds.go lists
+// them.
 type Event interface {
 	line() Line
 }
 
-// Actor is who made an event happen, as far as that is known.
+// Actor is the cause of an event, as far as it is known.
 type Actor string
 
 // The actors.
 const (
 	Berth      Actor = "berth"      // by itself: a step of a lane, the audit, the recovery
 	Call       Actor = "call"       // a call of CRI: the kubelet's, crictl's, or a person's
-	Kernel     Actor = "kernel"     // what it does or reports
-	Containerd Actor = "containerd" // what it reports, of its own or for a shim
+	Kernel     Actor = "kernel"     // its action or report
+	Containerd Actor = "containerd" // its report, of its own or for a shim
 )
 
-// Line is an event in words.
+// Line is the text of an event.
 type Line struct {
 	Level   slog.Level
 	Actor   Actor
 	Message string
-	// Attrs are what differs between events with the same message, without the error.
+	// Attrs are the details in which events with the same message differ, without the error.
 	Attrs []slog.Attr
-	// Err is why it happened, or "". It is the text of an error.
+	// Err is the text of the error that caused it, or "".
 	Err string
 }
 
-// Describe returns an event in words.
+// Describe returns the text of an event.
 func Describe(e Event) Line { return e.line() }
 
 // Kind returns the name of an event's type.

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// BerthStarted says that berth began to serve this node.
+// BerthStarted reports that berth began to serve this node.
 type BerthStarted struct {
 	Version string `json:"version"`
 	// Boot is the kernel's ID of this boot.
 	Boot string `json:"boot"`
-	// After is how the berth before ended, in words; "" if there was none.
+	// After describes how the previous berth ended; "" if there was none.
 	After string `json:"after,omitempty"`
 }
 
@@ -31,12 +31,12 @@ func (e BerthStarted) line() Line {
 	return info(Berth, "berth started", attrs...)
 }
 
-// BerthStopped says that berth ended as it was asked to.
+// BerthStopped reports that berth ended on request.
 type BerthStopped struct{}
 
 func (BerthStopped) line() Line { return info(Berth, "berth stopped") }
 
-// Crash is one end of a container that nobody had asked for, and what was seen of it.
+// Crash is one unrequested end of a container, with the observations about it.
 type Crash struct {
 	Exit
 	Attempt uint32 `json:"attempt"` // the kubelet's
@@ -51,14 +51,14 @@ type Crash struct {
 	Beside Use `json:"beside,omitzero"`
 }
 
-// Use is what a container of a pod has used.
+// Use is the resource use of a container of a pod.
 type Use struct {
 	Container string `json:"container"`
 	Memory    uint64 `json:"memory"` // the most, in bytes
 }
 
-// ContainerCrashed says that a container ended with an error that nobody had asked for. It has the
-// whole series: what the containers of this name have done since one of them ended well.
+// ContainerCrashed reports that a container ended with an error without a request. It has the whole
+// series: the ends of containers of this name since one of them ended well.
 type ContainerCrashed struct {
 	Names
 	Count int   `json:"count"`
@@ -85,7 +85,7 @@ func (e ContainerCrashed) line() Line {
 	return info(Berth, "container crashed", attrs...)
 }
 
-// ExitRecalled says that the history lacks an exit which is on record. It was settled just before
+// ExitRecalled reports that the history lacks an exit that is on record. It was settled just before
 // the power was cut, or by a berth that kept no history.
 type ExitRecalled struct {
 	Exit
@@ -98,7 +98,7 @@ func (e ExitRecalled) line() Line {
 		slog.Time("ended", e.Ended.UTC()))
 }
 
-// EntriesLost says that a part of the history was not kept.
+// EntriesLost reports that a part of the history was not kept.
 type EntriesLost struct {
 	Count int       `json:"count"`
 	From  time.Time `json:"from"`
@@ -113,7 +113,7 @@ func (e EntriesLost) line() Line {
 		slog.Time("to", e.To.UTC()))
 }
 
-// EntriesLeftOut says that so much happened to one sandbox or container that not all of it is kept.
+// EntriesLeftOut reports that one sandbox or container had too many events to keep them all.
 type EntriesLeftOut struct {
 	Count int `json:"count"`
 }
@@ -122,7 +122,7 @@ func (e EntriesLeftOut) line() Line {
 	return info(Berth, "entries left out, there were too many", slog.Int("count", e.Count))
 }
 
-// HistoryUnread says that a part of the history on the disk cannot be read.
+// HistoryUnread reports that a part of the history on the disk cannot be read.
 type HistoryUnread struct {
 	File string `json:"file"`
 	Err  string `json:"err"`

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// PullBegan says that a client asked for an image to be pulled, for the sandbox that the event is
-// of, or for none.
+// PullBegan reports that a client asked for an image to be pulled, for the sandbox that the event
+// is of, or for none.
 type PullBegan struct {
 	By    Client `json:"by,omitzero"`
 	Image string `json:"image"`
@@ -18,7 +18,7 @@ func (e PullBegan) line() Line {
 	return info(Call, "pull began", e.By.attrs(slog.String("image", e.Image))...)
 }
 
-// ImagePulled says that an image is there, and unpacked.
+// ImagePulled reports that an image is there, and unpacked.
 type ImagePulled struct {
 	Image string        `json:"image"`
 	Took  time.Duration `json:"took"`
@@ -28,8 +28,8 @@ func (e ImagePulled) line() Line {
 	return info(Call, "image pulled", slog.String("image", e.Image), slog.Duration("took", e.Took))
 }
 
-// ImageRefused says that a container of the sandbox was not made because the policy of the node does
-// not allow one of its images, or could not be asked.
+// ImageRefused reports that a container of the sandbox was not made because the policy of the node
+// does not allow one of its images, or could not be asked.
 type ImageRefused struct {
 	Container string `json:"container"`
 	Err       string `json:"err"`
@@ -39,7 +39,7 @@ func (e ImageRefused) line() Line {
 	return warn(Call, "container not made, the policy does not allow an image or could not be asked", e.Err, slog.String("container", e.Container))
 }
 
-// ImageNotPulled says why an image could not be pulled.
+// ImageNotPulled reports that an image could not be pulled, and why.
 type ImageNotPulled struct {
 	Image string        `json:"image"`
 	Took  time.Duration `json:"took"`

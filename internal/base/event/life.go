@@ -25,17 +25,17 @@ func (n Names) Name() string {
 	return n.Pod + "/" + n.Container
 }
 
-// Of returns the names, so that whoever has an event can ask for them.
+// Of returns the names, so that the holder of an event can ask for them.
 func (n Names) Of() Names { return n }
 
 func (n Names) attr() slog.Attr { return slog.String("name", n.Name()) }
 
-// SandboxReady says that a sandbox was made.
+// SandboxReady reports that a sandbox was made.
 type SandboxReady struct {
 	Names
 	By   Client        `json:"by,omitzero"`
 	Took time.Duration `json:"took"`
-	// Pinned says that no process holds its namespaces. It is not in the line.
+	// Pinned is set if no process holds its namespaces. It is not in the line.
 	Pinned bool `json:"pinned,omitempty"`
 }
 
@@ -43,7 +43,7 @@ func (e SandboxReady) line() Line {
 	return info(Call, "sandbox READY", e.By.attrs(e.attr(), slog.Duration("took", e.Took))...)
 }
 
-// SandboxNotMade says that the creation of a sandbox failed. It is undone.
+// SandboxNotMade reports that the creation of a sandbox failed. It is undone.
 type SandboxNotMade struct {
 	Names
 	Err string `json:"err"`
@@ -51,7 +51,7 @@ type SandboxNotMade struct {
 
 func (e SandboxNotMade) line() Line { return warn(Call, "sandbox not made", e.Err, e.attr()) }
 
-// ContainerCreated says that a container was made.
+// ContainerCreated reports that a container was made.
 type ContainerCreated struct {
 	Names
 	By   Client        `json:"by,omitzero"`
@@ -62,7 +62,7 @@ func (e ContainerCreated) line() Line {
 	return info(Call, "container CREATED", e.By.attrs(e.attr(), slog.Duration("took", e.Took))...)
 }
 
-// ContainerNotMade says that the creation of a container failed. It is undone.
+// ContainerNotMade reports that the creation of a container failed. It is undone.
 type ContainerNotMade struct {
 	Names
 	Err string `json:"err"`
@@ -70,7 +70,7 @@ type ContainerNotMade struct {
 
 func (e ContainerNotMade) line() Line { return warn(Call, "container not made", e.Err, e.attr()) }
 
-// HostPathSilent says that a creation waits for the file system below a host_path.
+// HostPathSilent reports that a creation waits for the file system below a host_path.
 type HostPathSilent struct {
 	Path string `json:"path"`
 }
@@ -79,7 +79,7 @@ func (e HostPathSilent) line() Line {
 	return warn(Call, "file system of a host_path does not answer, the creation waits", "", slog.String("host_path", e.Path))
 }
 
-// Degraded says that a container or sandbox works without a part of what was asked for.
+// Degraded reports that a container or sandbox works without a part of the request.
 type Degraded struct {
 	What string `json:"what"`
 	Why  string `json:"why"`
@@ -89,7 +89,7 @@ func (e Degraded) line() Line {
 	return info(Call, "request degraded", slog.String("what", e.What), slog.String("why", e.Why))
 }
 
-// ContainerRunning says that a container was started.
+// ContainerRunning reports that a container was started.
 type ContainerRunning struct {
 	By   Client        `json:"by,omitzero"`
 	Pid  uint32        `json:"pid"`
@@ -101,14 +101,14 @@ func (e ContainerRunning) line() Line {
 		e.By.attrs(slog.Uint64("pid", uint64(e.Pid)), slog.Duration("took", e.Took))...)
 }
 
-// StartFailed says that a start came to nothing. The container is EXITED next, unless berth stops.
+// StartFailed reports that a start failed. The container is EXITED next, unless berth stops.
 type StartFailed struct {
 	Err string `json:"err"`
 }
 
 func (e StartFailed) line() Line { return warn(Call, "start failed", e.Err) }
 
-// StartUnanswered says that the answer to a start was lost, and that the program runs.
+// StartUnanswered reports that the answer to a start was lost, and that the program runs.
 type StartUnanswered struct {
 	Err string `json:"err"`
 }
@@ -117,7 +117,7 @@ func (e StartUnanswered) line() Line {
 	return warn(Containerd, "start not answered, the program runs", e.Err)
 }
 
-// ExecPending says that the process of a container still executes the OCI runtime's program.
+// ExecPending reports that the process of a container still executes the OCI runtime's program.
 type ExecPending struct {
 	Still string `json:"still"`
 }
@@ -126,8 +126,8 @@ func (e ExecPending) line() Line {
 	return info(Kernel, "program does not run yet", slog.String("still", e.Still))
 }
 
-// TaskRetried says that a task is made again: after a start that was cut off, or where a writable
-// layer was not on the disk.
+// TaskRetried reports that a task is made again: after a start that was cut off, or because a
+// writable layer was not on the disk.
 type TaskRetried struct {
 	Err string `json:"err"`
 }
@@ -136,12 +136,12 @@ func (e TaskRetried) line() Line {
 	return warn(Berth, "task not made, it is tried again", e.Err)
 }
 
-// ShimRestarted says that the shim of a pod had died, and was started for a container.
+// ShimRestarted reports that the shim of a pod had died, and was started for a container.
 type ShimRestarted struct{}
 
 func (ShimRestarted) line() Line { return info(Berth, "shim had died, and was started again") }
 
-// CheckpointLeft says that the checkpoint that a container was restored from stays until the
+// CheckpointLeft reports that the checkpoint that a container was restored from stays until the
 // container is removed.
 type CheckpointLeft struct {
 	Err string `json:"err"`
@@ -151,17 +151,17 @@ func (e CheckpointLeft) line() Line {
 	return warn(Berth, "checkpoint not removed after the restore", e.Err)
 }
 
-// StartTakenBack says that a start that a kill of berth cut off is undone.
+// StartTakenBack reports that a start that a kill of berth cut off is undone.
 type StartTakenBack struct{}
 
 func (StartTakenBack) line() Line {
 	return info(Berth, "start that was cut off is undone, the container can be started again")
 }
 
-// StopRequested says that a container or sandbox that runs is to be stopped.
+// StopRequested reports that a container or sandbox that runs is to be stopped.
 type StopRequested struct {
 	By Client `json:"by,omitzero"`
-	// Pod says that its pod is being stopped, and that it is a part of that.
+	// Pod is set if it is stopped as a part of its pod.
 	Pod bool `json:"pod,omitempty"`
 	// Timeout is how long it has between the stop signal and SIGKILL.
 	Timeout time.Duration `json:"timeout"`
@@ -175,7 +175,7 @@ func (e StopRequested) line() Line {
 	return info(Call, "stop requested", e.By.attrs(attrs...)...)
 }
 
-// RemovalRequested says that a container or sandbox is to be removed. It is said once.
+// RemovalRequested reports that a container or sandbox is to be removed. It is noted once.
 type RemovalRequested struct {
 	By Client `json:"by,omitzero"`
 }
@@ -184,7 +184,7 @@ func (e RemovalRequested) line() Line {
 	return info(Call, "removal requested", e.By.attrs()...)
 }
 
-// StopSignalLost says that a stop goes on to SIGKILL at once.
+// StopSignalLost reports that a stop goes on to SIGKILL at once.
 type StopSignalLost struct {
 	Err string `json:"err"`
 }

@@ -4,14 +4,14 @@ package event
 
 import "log/slog"
 
-// OutputUnread says that the output of a container waits in its pipes.
+// OutputUnread reports that the output of a container waits in its pipes.
 type OutputUnread struct {
 	Err string `json:"err"`
 }
 
 func (e OutputUnread) line() Line { return warn(Berth, "output cannot be read for now", e.Err) }
 
-// OutputHeld says that what a container writes waits, since its log takes nothing.
+// OutputHeld reports that output of a container waits because its log cannot be written.
 type OutputHeld struct {
 	Stream string `json:"stream"`
 	Err    string `json:"err"`
@@ -21,7 +21,7 @@ func (e OutputHeld) line() Line {
 	return warn(Berth, "output cannot be logged, and waits", e.Err, slog.String("stream", e.Stream))
 }
 
-// OutputResumed says that the log takes output again.
+// OutputResumed reports that the log takes output again.
 type OutputResumed struct {
 	Stream string `json:"stream"`
 }
@@ -30,7 +30,7 @@ func (e OutputResumed) line() Line {
 	return info(Berth, "output can be logged again", slog.String("stream", e.Stream))
 }
 
-// OutputEndUnrecorded says that the next berth has to find the end of the output once more.
+// OutputEndUnrecorded reports that the next berth has to find the end of the output once more.
 type OutputEndUnrecorded struct {
 	Stream string `json:"stream"`
 	Err    string `json:"err"`
@@ -40,8 +40,8 @@ func (e OutputEndUnrecorded) line() Line {
 	return warn(Berth, "end of the output not recorded", e.Err, slog.String("stream", e.Stream))
 }
 
-// OutputMayMiss says that a container ended while berth was away. The kernel drops what waits in a
-// FIFO that nobody holds open.
+// OutputMayMiss reports that a container ended while berth was away. The kernel drops the content
+// of a FIFO that no process holds open.
 type OutputMayMiss struct {
 	Stream string `json:"stream"`
 }
@@ -51,30 +51,31 @@ func (e OutputMayMiss) line() Line {
 		slog.String("stream", e.Stream))
 }
 
-// LoggerKilled says that what a container wrote while berth was away is lost.
+// LoggerKilled reports that output written while berth was away is lost.
 type LoggerKilled struct{}
 
 func (LoggerKilled) line() Line {
 	return warn(Berth, "berth-logger was killed: output written while berth was away is lost", "")
 }
 
-// LoggerReplaced says that berth-logger was killed, and that another one keeps the pipes. Nothing is lost.
+// LoggerReplaced reports that berth-logger was killed, and that another one keeps the pipes.
+// Nothing is lost.
 type LoggerReplaced struct{}
 
 func (LoggerReplaced) line() Line {
 	return warn(Berth, "berth-logger was killed, and another one has taken its place", "")
 }
 
-// LoggerReplacedLate says the same of a berth-logger that was killed while berth was away. Until now what
-// the container wrote has failed, or ended it by SIGPIPE.
+// LoggerReplacedLate reports the same of a berth-logger that was killed while berth was away. Until
+// now, writes of the container failed, or ended it by SIGPIPE.
 type LoggerReplacedLate struct{}
 
 func (LoggerReplacedLate) line() Line {
 	return warn(Berth, "berth-logger was killed while berth was away: until now, writes of the container failed or ended it by SIGPIPE", "")
 }
 
-// LoggerNotReplaced says that berth-logger was killed, and that another one cannot be started yet. If
-// berth is stopped meanwhile, what the container writes fails.
+// LoggerNotReplaced reports that berth-logger was killed, and that another one cannot be started
+// yet. If berth is stopped meanwhile, writes of the container fail.
 type LoggerNotReplaced struct {
 	Err string `json:"err"`
 }
@@ -83,7 +84,7 @@ func (e LoggerNotReplaced) line() Line {
 	return warn(Berth, "berth-logger was killed and another one cannot be started yet: while berth is stopped, writes of the container would fail", e.Err)
 }
 
-// LoggerSilent says that berth-logger does not hand over the pipes that it keeps.
+// LoggerSilent reports that berth-logger does not hand over the pipes that it keeps.
 type LoggerSilent struct {
 	Err string `json:"err"`
 }
@@ -92,8 +93,8 @@ func (e LoggerSilent) line() Line {
 	return warn(Berth, "berth-logger does not hand over the container's output, which waits", e.Err)
 }
 
-// LogTruncated says that somebody else has truncated the log of a container. What berth writes goes to
-// its new end.
+// LogTruncated reports that another process has truncated the log of a container. Further output
+// goes to its new end.
 type LogTruncated struct {
 	From int64 `json:"from"` // in bytes
 	To   int64 `json:"to"`
@@ -104,28 +105,29 @@ func (e LogTruncated) line() Line {
 		slog.Int64("from", e.From), slog.Int64("to", e.To))
 }
 
-// LogDeleted says that somebody else has deleted the log of a container, and that berth has made it anew.
+// LogDeleted reports that another process has deleted the log of a container, and that berth has
+// made it anew.
 type LogDeleted struct{}
 
 func (LogDeleted) line() Line {
 	return warn(Berth, "log deleted by another process; output goes on in a new one", "")
 }
 
-// LogDraining says that an exit is settled while output of the container is not in its log yet.
+// LogDraining reports that an exit is settled while output of the container is not in its log yet.
 type LogDraining struct {
 	Err string `json:"err"`
 }
 
 func (e LogDraining) line() Line { return warn(Berth, "log still draining", e.Err) }
 
-// LogNotDrained says that output is dropped, since the container is removed.
+// LogNotDrained reports that output is dropped because the container is removed.
 type LogNotDrained struct {
 	Err string `json:"err"`
 }
 
 func (e LogNotDrained) line() Line { return warn(Berth, "log not drained to its end", e.Err) }
 
-// LogPumpEnded says that nothing copies the output of a container any more.
+// LogPumpEnded reports that the output of a container is not copied any more.
 type LogPumpEnded struct {
 	Err string `json:"err"`
 }

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// AttemptFailed says that a step of a lane is tried again later.
+// AttemptFailed reports that a step of a lane is tried again later.
 type AttemptFailed struct {
 	Step    string `json:"step"`
 	Attempt int    `json:"attempt"`
@@ -19,7 +19,7 @@ func (e AttemptFailed) line() Line {
 	return warn(Berth, "lane attempt failed", e.Err, slog.String("step", e.Step), slog.Int("attempt", e.Attempt))
 }
 
-// AttemptPostponed says that a step of a lane waits for another lane, as it should.
+// AttemptPostponed reports that a step of a lane waits for another lane, as it should.
 type AttemptPostponed struct {
 	Step    string `json:"step"`
 	Attempt int    `json:"attempt"`
@@ -31,9 +31,9 @@ func (e AttemptPostponed) line() Line {
 		slog.String("step", e.Step), slog.Int("attempt", e.Attempt), slog.String("until", e.Until))
 }
 
-// AttemptPanicked says that a step of a lane panicked. berth goes on, and the lane tries again.
+// AttemptPanicked reports that a step of a lane panicked. berth goes on, and the lane tries again.
 type AttemptPanicked struct {
-	Lane    string `json:"lane,omitempty"` // "" for that of the unit's life
+	Lane    string `json:"lane,omitempty"` // "" for the lane of the unit's life
 	Attempt int    `json:"attempt"`
 	Err     string `json:"err"`
 	Stack   string `json:"stack"`
@@ -48,10 +48,10 @@ func (e AttemptPanicked) line() Line {
 	return l
 }
 
-// Released says that a part of what was held is given back.
+// Released reports that a part of the holds was given back.
 type Released struct {
 	What  []string `json:"what"`
-	Holds []string `json:"holds"` // what is left
+	Holds []string `json:"holds"` // the remaining holds
 }
 
 func (e Released) line() Line {
@@ -59,22 +59,22 @@ func (e Released) line() Line {
 		slog.String("what", strings.Join(e.What, ",")), slog.String("holds", strings.Join(e.Holds, ",")))
 }
 
-// Removed says that nothing is held any more, and that the record is deleted.
+// Removed reports that nothing is held any more, and that the record is deleted.
 type Removed struct{}
 
 func (Removed) line() Line { return info(Berth, "record removed") }
 
-// OrphanFound says that something of berth's own has no record, and is being removed.
+// OrphanFound reports that an object of berth's has no record, and is being removed.
 type OrphanFound struct{}
 
 func (OrphanFound) line() Line { return info(Berth, "orphan without a record, removing it") }
 
-// OrphanRemoved says that it is removed.
+// OrphanRemoved reports that it is removed.
 type OrphanRemoved struct{}
 
 func (OrphanRemoved) line() Line { return info(Berth, "orphan removed") }
 
-// OrphansUnlisted says that the search for orphans leaves something out.
+// OrphansUnlisted reports that the search for orphans is incomplete.
 type OrphansUnlisted struct {
 	What string `json:"what"`
 	Err  string `json:"err"`

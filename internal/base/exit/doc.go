@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package exit states what is known about the end of a process, and decides which statement stands
-// when several witnesses make one.
+// Package exit holds the facts about the end of a process, and decides which one stands if several
+// witnesses report one.
 //
 // # Promises
 //
 //   - A [Fact] is immutable: it is copied, or merged into a new one, never changed in place.
-//   - [Merge] is the only rule: a measured code replaces an unknown one, never the reverse; what the
-//     process ended with replaces what its first thread ended with ([Rank]), never the reverse; of
-//     two that are equally good the first stands; an instant, once known, stays.
-//   - [Evidence] adds what berth itself did to the process: a start that was given up, and signals of
-//     its own, which explain an end that the OOM killer would explain otherwise.
+//   - [Merge] is the only rule: a measured code replaces an unknown one, never the reverse; the
+//     code of the process replaces that of its first thread ([Rank]), never the reverse; of two
+//     that are equally good the first stands; an instant, once known, stays.
+//   - [Evidence] adds berth's own actions on the process: a start that was given up, and signals,
+//     which explain an end that the OOM killer would explain otherwise.
 //   - Two measured codes that differ do not go unnoticed: [Evidence.Contradiction].
-//   - No code is invented. What nobody measured is [CodeUnknown], and [Fact.Reason] says so.
+//   - No code is invented. A code that was not measured is [CodeUnknown], and [Fact.Reason]
+//     reflects that.
 //
 // # Never
 //

@@ -4,13 +4,13 @@ package exit
 
 import "syscall"
 
-// Evidence is what is known of one end before it is settled: the facts of the witnesses, and what
-// berth itself did to the process. Its methods may not be called at the same time.
+// Evidence holds the facts about one end before it is settled: the facts of the witnesses, and
+// berth's own actions on the process. Its methods may not be called at the same time.
 type Evidence struct {
 	// Fact is the facts that count, merged.
 	Fact Fact
-	// Hint is what others than the kernel reported while the kernel watches the process. It supplies
-	// the code that the kernel may lack, and nothing else.
+	// Hint holds the reports of witnesses other than the kernel while the kernel watches the
+	// process. It supplies the code that the kernel may lack, and nothing else.
 	Hint Fact
 	// Kills counts the SIGKILLs of berth's own that were delivered, or are on their way, and Stops
 	// the stop signals.
@@ -19,14 +19,14 @@ type Evidence struct {
 	// odd is two measured codes of this end that differ, the first two; zero while there are none.
 	odd [2]Fact
 	// givenUp is why a start was given up. The process that was made for it is killed, unless it
-	// has ended before: ranOut says that it has, and that nobody could be asked how.
+	// has ended before: ranOut is set if it has, with an unknown code.
 	givenUp error
 	ranOut  bool
-	// ran says that the program of that start has run, or that nobody can say that it has not.
+	// ran is set unless it is known that the program of that start has not run.
 	ran bool
 }
 
-// Add merges a fact, or a hint, and reports whether it said anything new.
+// Add merges a fact, or a hint, and reports whether it was new.
 func (e *Evidence) Add(f Fact, hint bool) (more bool) {
 	into := &e.Fact
 	if hint {
@@ -55,9 +55,10 @@ func (e *Evidence) Contradiction() (other Fact, differ bool) {
 	return Fact{}, false
 }
 
-// Known returns what is known, with the hint's code where the kernel could not give one. It is zero
-// as long as no fact counts. The end of a process whose start was given up is that of the start,
-// unless its program may have run: the code is then the program's, also if berth has killed it.
+// Known returns the merged fact, with the hint's code if the kernel could not give one. It is zero
+// as long as no fact counts. If the start of the process was given up, its end is that of the
+// start, unless its program may have run: the code is then the program's, even if berth has killed
+// it.
 func (e *Evidence) Known() Fact {
 	f := e.Fact
 	if f.Zero() {
@@ -92,12 +93,12 @@ func (e *Evidence) GiveUp(why error) {
 func (e *Evidence) IsGivenUp() bool { return e.givenUp != nil }
 
 // MayHaveRun notes whether the program of a start may have run. Without it, a start that was given
-// up did not get so far. The last word stands.
+// up did not get so far. The last call wins.
 func (e *Evidence) MayHaveRun(ran bool) { e.ran = ran }
 
-// EndedAlone notes that the process of a start that was given up has ended, and that nobody could
-// be asked how: it may have run. It reports false where berth has killed the process, unless its
-// program may have run by then.
+// EndedAlone notes that the process of a start that was given up has ended with an unknown code: it
+// may have run. It returns false if berth has killed the process, unless its program may have run
+// by then.
 func (e *Evidence) EndedAlone() bool {
 	e.ranOut = e.Kills == 0 || e.ran
 	return e.ranOut

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// CodeUnknown is reported for a process whose exit code nobody measured. 255 is the convention of
+// CodeUnknown is reported for a process whose exit code was not measured. 255 is the convention of
 // containerd and CRI-O.
 const CodeUnknown uint32 = 255
 
@@ -21,7 +21,7 @@ type Origin string
 // The witnesses.
 const (
 	Kernel Origin = "kernel" // the kernel, by a pidfd
-	Task   Origin = "task"   // containerd's answer about the task: what the shim's wait4 returned
+	Task   Origin = "task"   // containerd's answer about the task: the result of the shim's wait4
 	Stream Origin = "stream" // containerd's event stream: the same, published
 	Audit  Origin = "audit"  // the audit: the process or the task is gone
 	Start  Origin = "start"  // the start, which failed: the user's program never ran
@@ -46,18 +46,17 @@ type Fact struct {
 	// Code is the exit code: 0 to 255, with 128+N for a process that signal N ended. It has a
 	// meaning only when Measured is set.
 	Code uint32 `json:"code"`
-	// Measured says that the kernel or the process's parent (the shim) reported Code.
+	// Measured is set if the kernel or the process's parent (the shim) reported Code.
 	Measured bool `json:"measured"`
-	// FirstThread says that Code is what the first thread of the process ended with, and that
-	// nobody has confirmed yet that the process did. A pidfd has no other code once the process was
-	// reaped. The two differ where another thread, or reboot(2), decided how the process ends: see
-	// package pidfd.
+	// FirstThread is set if Code is that of the first thread of the process, and not yet confirmed
+	// as that of the process. A pidfd has no other code once the process was reaped. The two differ
+	// where another thread, or reboot(2), decided how the process ends: see package pidfd.
 	FirstThread bool `json:"firstThread,omitempty"`
 	// At is when the process ended, as well as the witness knows. Zero: the witness does not know.
 	At time.Time `json:"at,omitzero"`
 	// Origin is the witness whose code stands.
 	Origin Origin `json:"origin"`
-	// OOM says that the OOM killer fired in the container's cgroup when it ended. It is the reason
+	// OOM is set if the OOM killer fired in the container's cgroup when it ended. It is the reason
 	// for the exit unless Code is 0.
 	OOM bool `json:"oom,omitempty"`
 	// Limit is the memory limit that made the OOM killer fire.
@@ -74,7 +73,7 @@ const (
 	LimitUnknown   Limit = ""
 	LimitContainer Limit = "container" // its own
 	LimitPod       Limit = "pod"       // its pod's
-	LimitAbove     Limit = "above"     // that of a cgroup above the pod's
+	LimitAbove     Limit = "above"     // the limit of a cgroup above the pod's
 	LimitNode      Limit = "node"      // none: the node ran out of memory
 )
 
@@ -94,15 +93,15 @@ func (l Limit) String() string {
 	return ""
 }
 
-// Rank says how far a code is to be believed. The witness of a higher one is believed against the
-// witness of a lower one, whoever speaks first.
+// Rank is how trustworthy a code is. A witness of a higher rank is believed against one of a lower
+// rank, in any order.
 type Rank int
 
 // The ranks.
 const (
-	Guess     Rank = iota // nobody has measured a code
+	Guess     Rank = iota // the code was not measured
 	OfThread              // the first thread of the process ended with it
-	OfProcess             // the process ended with it: what its parent is told
+	OfProcess             // the code of the process, which its parent gets
 )
 
 // Rank returns how far the code is to be believed.
@@ -116,8 +115,8 @@ func (f Fact) Rank() Rank {
 	return OfProcess
 }
 
-// Contradicts reports whether f and g are measured codes of one end that differ. What a start says
-// is not the code of a process.
+// Contradicts reports whether f and g are measured codes of one end that differ. The result of a
+// failed start is not the code of a process.
 func (f Fact) Contradicts(g Fact) bool {
 	return f.Measured && g.Measured && f.Code != g.Code && f.ID == g.ID && f.Origin != Start && g.Origin != Start
 }
@@ -202,15 +201,15 @@ func (f Fact) String() string {
 	return s
 }
 
-// Merge returns what is known once next is reported while have is known, and whether that is more
-// than have. It is idempotent, and the rank of what is known in the end does not depend on the order
-// of the reports: it is the highest that was reported.
+// Merge returns the fact that results from next while have is known, and whether it is better than
+// have. It is idempotent, and the rank of the final fact does not depend on the order of the
+// reports: it is the highest that was reported.
 //
-//   - have is zero: next is what is known;
+//   - have is zero: next stands;
 //   - next has no higher rank than have, or is a start's and have is measured: have stands. So the
 //     first measured code stands against all that are not better;
-//   - next has a higher rank than have, which is measured, and the same code: have stands, and its
-//     code is now known to be that of the process;
+//   - next has a higher rank than have, which is measured, and the same code: have stands, with its
+//     code confirmed as that of the process;
 //   - next has a higher rank otherwise: the code, origin and message are those of next, the instant
 //     is that of have.
 //

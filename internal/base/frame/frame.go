@@ -10,7 +10,7 @@ import (
 const (
 	// Header is the length of a record's header.
 	Header = 32
-	// SumAt is where in the header the checksum is.
+	// SumAt is the offset of the checksum in the header.
 	SumAt = Header - 4
 )
 
@@ -33,8 +33,8 @@ func (f Form) Append(b []byte, number uint64, payload []byte) []byte {
 	return append(b, payload...)
 }
 
-// Read returns the record that b starts with. It reports false if that is not a whole one of this
-// form. The payload is a part of b.
+// Read returns the record that b starts with. It returns false if that is not a whole record of
+// this form. The payload is a part of b.
 func (f Form) Read(b []byte) (number uint64, payload []byte, ok bool) {
 	n, ok := Length(b)
 	if !ok || n > len(b) || string(b[:8]) != f.Magic || EpochOf(b) != f.Epoch || Sum(b[:n]) != binary.LittleEndian.Uint32(b[SumAt:]) {
@@ -43,7 +43,8 @@ func (f Form) Read(b []byte) (number uint64, payload []byte, ok bool) {
 	return binary.LittleEndian.Uint64(b[16:]), b[Header:n], true
 }
 
-// EpochOf returns the epoch of the record that b starts with, or zeros if b is shorter than a header.
+// EpochOf returns the epoch of the record that b starts with, or zeros if b is shorter than a
+// header.
 func EpochOf(b []byte) (e [8]byte) {
 	if len(b) >= Header {
 		e = [8]byte(b[8:16])
@@ -52,7 +53,7 @@ func EpochOf(b []byte) (e [8]byte) {
 }
 
 // Length returns the length of the record that b starts with, by its header, which may be damaged.
-// It reports false if b is shorter than a header.
+// It returns false if b is shorter than a header.
 func Length(b []byte) (int, bool) {
 	if len(b) < Header {
 		return 0, false
@@ -60,7 +61,7 @@ func Length(b []byte) (int, bool) {
 	return Header + int(binary.LittleEndian.Uint32(b[24:])), true
 }
 
-// Sum returns the checksum that belongs into the header of a record, which is all of b.
+// Sum returns the checksum for the header of a record, which is all of b.
 func Sum(b []byte) uint32 {
 	return crc32.Update(crc32.Checksum(b[:SumAt], Castagnoli), Castagnoli, b[Header:])
 }

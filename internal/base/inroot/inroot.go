@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Find finds what path names below the directory dir, and returns a descriptor of it that reads and
-// writes nothing (O_PATH in open(2)). flags are those of openat2(2) that are to hold besides. The error is
-// that of the kernel. The caller closes the descriptor.
+// Find finds the file that path names below the directory dir, and returns a descriptor of it that
+// reads and writes nothing (O_PATH in open(2)). flags are additional flags of openat2(2). It
+// returns the kernel's error. The caller closes the descriptor.
 func Find(dir int, path string, flags uint64) (int, error) {
 	return find(dir, path, flags, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS|unix.RESOLVE_NO_XDEV)
 }
@@ -25,15 +25,16 @@ func find(dir int, path string, flags, resolve uint64) (int, error) {
 	how := unix.OpenHow{Flags: flags | unix.O_PATH | unix.O_CLOEXEC, Resolve: resolve}
 	for {
 		found, err := unix.Openat2(dir, path, &how)
-		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) { // something was renamed or mounted, anywhere
+		// something was renamed or mounted, anywhere
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
 			continue
 		}
 		return found, err
 	}
 }
 
-// OpenFile opens the regular file that path names below the directory dir for reading. Whatever is not
-// a regular file is as good as absent: the error is fs.ErrNotExist. The caller closes the file.
+// OpenFile opens the regular file that path names below the directory dir for reading. Any other
+// kind of file counts as absent: the error is fs.ErrNotExist. The caller closes the file.
 func OpenFile(dir int, path string) (*os.File, error) {
 	found, err := Find(dir, path, 0)
 	if errors.Is(err, unix.ENOTDIR) {
@@ -47,11 +48,11 @@ func OpenFile(dir int, path string) (*os.File, error) {
 }
 
 // OpenLog opens the log of a container for reading, whose path is below the directory of its pod's
-// logs. What that directory lies in is the administrator's, as /var/log/pods is, which may lead
-// through links. The directory is made for one pod, and a pod that writes to /var/log/pods, as
-// collectors of logs do, could put a link, a FIFO or a device in its place, or anywhere below it:
-// no link is followed, and what is not a regular file is as good as absent. The error is then ELOOP
-// or fs.ErrNotExist. The caller closes the file.
+// logs. The parent of that directory, such as /var/log/pods, is the administrator's, and its path
+// may lead through links. The directory is made for one pod, and a pod that writes to
+// /var/log/pods, as collectors of logs do, could put a link, a FIFO or a device in its place, or
+// anywhere below it: no link is followed, and a file that is not regular counts as absent. The
+// error is then ELOOP or fs.ErrNotExist. The caller closes the file.
 func OpenLog(dir, path string) (*os.File, error) {
 	parent, name := filepath.Split(filepath.Clean(dir))
 	if !filepath.IsAbs(dir) || name == "" || !filepath.IsLocal(path) {
@@ -71,7 +72,7 @@ func OpenLog(dir, path string) (*os.File, error) {
 	return reopen(found, filepath.Join(parent, path))
 }
 
-// reopen opens for reading what was found, if it is a regular file.
+// reopen opens the file found for reading, if it is a regular file.
 func reopen(found int, path string) (*os.File, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(found, &st); err != nil {

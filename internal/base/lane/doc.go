@@ -4,8 +4,8 @@
 // within a lane, independently of all other lanes, and retried with a back-off until it is done.
 //
 // The [Machine] is pure: it has no goroutine, lock, clock or I/O. The [Runner] is the shell around
-// it that has them. Whoever drives a Machine by hand (a simulation, a test) owes it the following,
-// in this order:
+// it that has them. The driver of a Machine (the Runner, a simulation, a test) owes it the
+// following, in this order:
 //
 //  1. Call Offer for each item as it arrives, with the time of its arrival.
 //  2. Call Ready until it reports false, and begin each attempt that it returns.
@@ -24,9 +24,9 @@
 //     it.
 //   - There is one attempt per key at a time, also when it has run past its deadline. The context
 //     of such an attempt has ended; the lane is overdue, and goes on when the attempt returns.
-//   - Lanes do not wait for each other: there is no pool of workers that stuck lanes could exhaust.
+//   - Lanes do not wait for each other: there is no worker pool that stuck lanes could exhaust.
 //   - Everything is bounded: an item that equals the last waiting one is folded into it, a lane
-//     holds at most MaxQueue items, and an idle lane that nobody waits for holds no memory.
+//     holds at most MaxQueue items, and an idle lane without a waiter holds no memory.
 //   - A panic of the handler is a failed attempt whose error is a [*PanicError].
 //
 // # Deadlines that grow
@@ -36,11 +36,11 @@
 // it failed at or past its own deadline, up to MaxDeadline. Three things do not change the
 // deadline:
 //
-//   - A failure before the deadline. It says that something is wrong, not that there was too little
-//     time. If each failure counted, a few refused connections would be enough to let the first
-//     attempt that really hangs hold its lane for MaxDeadline.
-//   - A Poke. Whoever waits for the work asks again and again, and each time the deadline would
-//     start from the beginning. A poke only ends the back-off.
+//   - A failure before the deadline. It means that something is wrong, not that there was too
+//     little time. If each failure counted, a few refused connections would be enough to let the
+//     first attempt that really hangs hold its lane for MaxDeadline.
+//   - A Poke. A waiter asks again and again, and each time the deadline would start from the
+//     beginning. A poke only ends the back-off.
 //   - A failure that ends with [RetryWithin]. Such work has to be tried often, so it must not be
 //     left inside one long attempt either.
 //
@@ -48,15 +48,15 @@
 //
 // # Waiting
 //
-// What a lane brings about is an [Event], and whoever waits for one needs a [Waiter] of that lane.
-// It ends the back-off, and keeps it at Config.Awaited at most while it is there. So nobody waits
-// for minutes because something had failed often before he came, or fails again while he waits.
+// The result of a lane is an [Event], and waiting for one needs a [Waiter] of that lane. It ends
+// the back-off, and keeps it at Config.Awaited at most while it is there. So no waiter waits for
+// minutes because an attempt had failed often before, or fails again meanwhile.
 //
 // # Pace
 //
-// Lanes do not wait for each other, and share processors and disks all the same. A [Pacer] lets work
-// that can wait, a release, begin when it is not in the way of work that cannot, a settle. Its waits
-// are bounded.
+// Lanes do not wait for each other, and share processors and disks all the same. A [Pacer] lets
+// work that can wait, a release, begin when it is not in the way of work that cannot, a settle. Its
+// waits are bounded.
 //
 // # To look at it live
 //

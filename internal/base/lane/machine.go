@@ -13,7 +13,7 @@ import (
 // ErrStale is returned by [Machine.Done] for an attempt that is not in flight.
 var ErrStale = errors.New("no such attempt is in flight")
 
-// Key identifies a lane. String is what people see: it must differ for keys that differ.
+// Key identifies a lane. String is the name that people see: it must differ for keys that differ.
 type Key interface {
 	comparable
 	String() string
@@ -146,7 +146,7 @@ func NewMachine[K Key, T comparable](cfg Config) *Machine[K, T] {
 	return &Machine[K, T]{cfg: cfg, lanes: map[K]*laneState[K, T]{}, waiters: map[K]int{}}
 }
 
-// move moves a lane from one phase to another. There is no other way.
+// move moves a lane from one phase to another. It is the only way to do so.
 func (m *Machine[K, T]) move(l *laneState[K, T], now time.Time, to phase) {
 	if l.index >= 0 {
 		heap.Remove(&m.sleepers, l.index)
@@ -178,8 +178,8 @@ func (m *Machine[K, T]) Offer(now time.Time, key K, item T) bool {
 		m.move(l, now, queued)
 		return true
 	}
-	// The item in flight does not stand for what is offered now: its attempt may already have
-	// passed what the offer is about. The head of a lane that backs off does: its next attempt
+	// The item in flight does not stand for the offered item: its attempt may already have passed
+	// the step that the offer is about. The head of a lane that backs off does: its next attempt
 	// begins later.
 	first := 0
 	if l.phase == inFlight {
@@ -213,9 +213,9 @@ func (m *Machine[K, T]) Poke(now time.Time, key K) {
 	}
 }
 
-// Wait notes that somebody waits for what the lane of key does, until Unwait is called: the lane is
-// poked, and from now on it never backs off for longer than Config.Awaited. Its back-off counts and
-// grows all the same, for when nobody waits any more.
+// Wait notes that a caller waits for the lane of key, until Unwait is called: the lane is poked,
+// and from now on it never backs off for longer than Config.Awaited. Its back-off counts and grows
+// all the same, for the time without waiters.
 func (m *Machine[K, T]) Wait(now time.Time, key K) {
 	m.waiters[key]++
 	m.Poke(now, key)

@@ -13,17 +13,17 @@ import (
 // turn that this one had.
 var ErrTurn = errors.New("the release waits for those of containers that ended earlier")
 
-// Pacer keeps releases out of the way of settles. A settle makes an exit visible, and a release gives
-// back what was held. When many containers end at once, the releases of
-// the first (deletions by runc, commits of containerd) take the processors and the disk that the
-// exits of the others need. So a release begins when no other exit is being settled and none was
-// reported for a moment, or once it has waited for that for its patience. Then it waits for its
-// turn: only some young releases run at once, and the one that has waited longest is the next. What
-// an exit that comes alone left is released at once.
+// Pacer keeps releases out of the way of settles. A settle makes an exit visible, and a release
+// gives back its holds. When many containers end at once, the releases of the first (deletions by
+// runc, commits of containerd) take the processors and the disk that the exits of the others need.
+// So a release begins when no other exit is being settled and none was reported for a moment, or
+// once it has waited for that for its patience. Then it waits for its turn: only some young
+// releases run at once, and the one that has waited longest is the next. The release after an exit
+// that comes alone begins at once.
 //
 // No ID waits without a bound for another one: a release is young for a tenth of a second at most,
-// so that some of those that wait begin in each such span, whatever hangs. A release that somebody
-// waits for, and one that was tried before, begin at once.
+// so that some of those that wait begin in each such span, even if others hang. A release that a
+// caller waits for, and one that was tried before, begin at once.
 type Pacer struct {
 	quiet    time.Duration // without a report, before a release begins
 	patience time.Duration
@@ -47,11 +47,11 @@ type turn struct {
 	number uint64
 	since  time.Time
 	ready  bool          // the release waits for nothing but the others
-	begin  chan struct{} // closed when it may begin, and counts among the young ones
+	begin  chan struct{} // closed when it may begin, as one of the young ones
 }
 
-// NewPacer makes a pacer for that many processors. Its other bounds are fixed: they are about disks,
-// and are the same on every node.
+// NewPacer makes a pacer for that many processors. Its other bounds are fixed: they are about
+// disks, and are the same on every node.
 func NewPacer(processors int) *Pacer {
 	return &Pacer{
 		quiet:    50 * time.Millisecond,

@@ -27,11 +27,11 @@ type Observer[K Key] interface {
 type PanicError struct {
 	Key   string // the key's String
 	N     int    // of the attempt
-	Value any    // what the handler panicked with
+	Value any    // the value of the handler's panic
 	Stack []byte // of the goroutine that panicked
 }
 
-// Error names the attempt and the value. It leaves the stack to whoever logs it.
+// Error names the attempt and the value. It leaves the stack to the code that logs it.
 func (e *PanicError) Error() string {
 	return fmt.Sprintf("attempt %d on %s panicked: %v", e.N, e.Key, e.Value)
 }
@@ -126,7 +126,7 @@ func (r *Runner[K, T]) Run(ctx context.Context) error {
 	}
 }
 
-// begin starts every attempt whose time has come. It returns when the next one's time comes.
+// begin starts every attempt whose time has come. It returns the time at which the next one is due.
 func (r *Runner[K, T]) begin(ctx context.Context, attempts *sync.WaitGroup) (time.Time, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// Event is something that a lane brings about once, and that others wait for. The zero value is an
-// event that has not happened yet. An Event must not be copied.
+// Event is the one-time result of a lane, for which others wait. The zero value is an event that
+// has not happened yet. An Event must not be copied.
 //
-// Whoever waits for an event needs a [Waiter], so that nobody sits out a back-off of the lane.
+// Wait for an event with a [Waiter], because the lane may be in a long back-off.
 type Event struct {
 	mu       sync.Mutex
 	happened bool
 	ch       chan struct{} // closed once it has happened; nil until somebody asks for it
 }
 
-// Happen says that the event has happened. Calling it again is a no-op.
+// Happen marks the event as having happened. Calling it again is a no-op.
 func (e *Event) Happen() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -61,15 +61,15 @@ func (e *Event) Notice() <-chan struct{} {
 	return e.ch
 }
 
-// Waiter is somebody who waits for what a lane does. As long as there is one, the lane does not
-// back off for longer than Config.Awaited.
+// Waiter represents a caller that waits for a lane. As long as there is one, the lane does not back
+// off for longer than Config.Awaited.
 type Waiter struct {
 	end  func()
 	idle func(ctx context.Context) error
 }
 
-// Wait lets the lane of key try now what it would try later, and again soon whenever that fails,
-// until End of the waiter is called. Call it before the event is looked at that is waited for.
+// Wait lets the lane of key retry now, and again soon whenever that fails, until End of the waiter
+// is called. Call it before checking the event.
 func (r *Runner[K, T]) Wait(key K) *Waiter {
 	r.mu.Lock()
 	r.mu.m.Wait(time.Now(), key)
@@ -85,7 +85,7 @@ func (r *Runner[K, T]) Wait(key K) *Waiter {
 	}
 }
 
-// End says that w waits no longer. It must be called; calling it again is a no-op.
+// End ends the wait of w. It must be called; calling it again is a no-op.
 func (w *Waiter) End() { w.end() }
 
 // Idle waits until the lane has nothing to do. It returns ctx's error when ctx ends first.

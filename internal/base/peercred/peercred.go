@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package peercred says who is at the other end of a Unix socket.
+// Package peercred identifies the process at the other end of a Unix socket.
 //
-// It promises to answer with what the kernel has noted, and to ask nobody else: for a client, who called
-// connect(2); for a listener, who called listen(2). See SO_PEERCRED in unix(7).
+// It returns the credentials that the kernel has noted, and asks no other source: for a client,
+// those of the caller of connect(2); for a listener, those of the caller of listen(2). See
+// SO_PEERCRED in unix(7).
 package peercred
 
 import (
@@ -13,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Of returns the process at the other end of a connection, and its user and group. It keeps nothing of the
-// connection. The errors are those of the kernel, and that of a connection that is closed.
+// Of returns the process at the other end of a connection, and its user and group. It keeps nothing
+// of the connection. It returns the kernel's errors, and an error for a closed connection.
 func Of(conn syscall.Conn) (*unix.Ucred, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {

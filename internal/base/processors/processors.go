@@ -12,12 +12,12 @@ import (
 // enough: settling an end runs few goroutines at a time.
 const spareThreads = 4
 
-// before is what Count returned before there were spare threads; 0 while there are none.
+// before is the value of Count before there were spare threads; 0 while there are none.
 var before atomic.Int64
 
 // Count returns how many goroutines this process may run at the same time without spare threads:
-// one for each processor of the machine, or fewer where its control group or GOMAXPROCS in the
-// environment says so.
+// one for each processor of the machine, or fewer if its control group or GOMAXPROCS in the
+// environment limits them.
 func Count() int {
 	if n := before.Load(); n > 0 {
 		return int(n)
@@ -26,7 +26,8 @@ func Count() int {
 }
 
 // Spare has Go run goroutines on a few more threads than there are processors, unless somebody has
-// decided how many it uses, and reports whether it did. It is called once, when berth starts. After that, Go no longer adapts to a quota that somebody gives the control group.
+// decided how many it uses, and reports whether it did. It is called once, when berth starts. After
+// that, Go no longer adapts to a quota that somebody gives the control group.
 func Spare() bool {
 	n := runtime.GOMAXPROCS(0)
 	if os.Getenv("GOMAXPROCS") != "" || n < runtime.NumCPU() {

@@ -13,19 +13,19 @@ import (
 // LongSlice is for how long a thread asks to run at a time that [Yield] was called for.
 const LongSlice = 20 * time.Millisecond
 
-// Yield has a thread of this process, or of a child of it, ask to run for a long time at a time. It makes
-// no difference to how much of the processors it gets: but what is in the same control group and asks
-// for less, as everything does that does not ask, gets the processor from it as soon as it wakes up and
-// is due some, and does not wait until what this thread has begun is over. tid is the thread's number, 0
-// for the one that calls. Linux before 6.12 makes no difference between them
-// (Documentation/scheduler/sched-eevdf.rst, and sched_setattr(2)).
+// Yield has a thread of this process, or of a child of it, ask to run for a long time at a time. It
+// does not change its share of the processors. But a thread in the same control group that asks for
+// less, as every thread does by default, preempts it as soon as it wakes up and is due some time,
+// instead of waiting for its slice to end. tid is the thread's ID, 0 for the calling thread. Linux
+// before 6.12 makes no difference between them (Documentation/scheduler/sched-eevdf.rst, and
+// sched_setattr(2)).
 func Yield(tid int) error {
 	_, err := ask(tid, LongSlice)
 	return err
 }
 
-// Behind calls do in a way in which whatever else of berth's wakes up goes first, as Yield says: do is
-// part of something that takes long, for which nobody waits.
+// Behind calls do such that berth's other threads go first when they wake up, as with Yield: do is
+// part of long work that is not urgent.
 func Behind(do func()) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -5,6 +5,5 @@
 //
 // It promises that a wait ends early when the caller's channel is closed, and that it leaves no
 // timer and no goroutine behind. It never decides whether there is another attempt: the caller's
-// loop does. What has to be tried again in an order, with jitter or in the background belongs to a
-// lane (package lane).
+// loop does. Retries that need an order, jitter or the background belong to a lane (package lane).
 package retry

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Doubling yields once for each attempt, the first of which is at once, and gives the loop the wait
-// that follows the attempt: first, then twice as long each time, longest at most. The loop ends
-// when done is closed during a wait. A caller whose attempt succeeded leaves the loop.
+// Doubling yields once for each attempt, the first at once, and gives the loop the wait that
+// follows the attempt: first, then twice as long each time, longest at most. The loop ends when
+// done is closed during a wait. A caller whose attempt succeeded leaves the loop.
 func Doubling(done <-chan struct{}, first, longest time.Duration) iter.Seq[time.Duration] {
 	return func(yield func(time.Duration) bool) {
 		for wait := first; yield(wait) && Sleep(done, wait); wait = min(2*wait, longest) {

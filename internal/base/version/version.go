@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package version says which berth this is. The two variables are set by the
-// linker (see the Makefile); a plain `go build` leaves them as they are here.
+// Package version identifies this build of berth. The two variables are set by the linker (see the
+// Makefile); a plain `go build` leaves them as they are here.
 package version
 
 import (
@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	// Version is what `git describe --tags --always --dirty` prints: a tag, a tag with the number
+	// Version is the output of `git describe --tags --always --dirty`: a tag, a tag with the number
 	// of commits after it, or a bare commit; with -dirty if the tree had changes.
 	Version = "dev"
 	// Commit is the full hash, or "" if it is not known.

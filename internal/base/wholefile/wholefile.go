@@ -15,7 +15,7 @@ import (
 const Fresh = ".berth-new"
 
 // Write writes a file and has it on the disk. That it is in its directory is on the disk after
-// [SyncDir]. An owner below 0 is whoever runs this.
+// [SyncDir]. An owner below 0 stands for the user who runs this.
 func Write(path string, body []byte, mode fs.FileMode, uid, gid int) error {
 	if err := RemoveUnfinished(path); err != nil {
 		return err
@@ -42,8 +42,8 @@ func Write(path string, body []byte, mode fs.FileMode, uid, gid int) error {
 	return nil
 }
 
-// RemoveUnfinished removes what a [Write] of a file has left that was killed. That there is nothing, not
-// even the directory, is no error.
+// RemoveUnfinished removes the remains of an interrupted [Write] of a file. If there are none, or
+// the directory is absent, it succeeds.
 func RemoveUnfinished(path string) error {
 	err := os.Remove(path + Fresh)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
@@ -71,7 +71,7 @@ func SumOf(path string) (string, error) {
 	return Sum(b), err
 }
 
-// Sum is that of bytes.
+// Sum returns the SHA-256 of b in hexadecimal.
 func Sum(b []byte) string {
 	h := sha256.Sum256(b)
 	return hex.EncodeToString(h[:])
