@@ -17,8 +17,8 @@ import (
 const (
 	// maxCast is how much of a session is kept, in bytes.
 	maxCast = 64 << 20
-	// maxPieces is how many pieces wait for the disk. What is beyond is left out, and the recording
-	// says so.
+	// maxPieces is how many pieces wait for the disk. Further pieces are left out, and the
+	// recording notes that.
 	maxPieces = 1024
 )
 
@@ -72,8 +72,7 @@ func (l *Log) openCast(v *visit) *cast {
 	return c
 }
 
-// wrote keeps what the terminal has written. A character that is in two pieces is kept with the
-// second.
+// wrote records output of the terminal. A character that is in two pieces is kept with the second.
 func (c *cast) wrote(b []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -51,7 +51,7 @@ type file struct {
 // wanted is a line that is to be written.
 type wanted struct {
 	record Record
-	done   chan error // nil: nobody waits
+	done   chan error // nil if there is no waiter
 }
 
 func newFile(path string, log *slog.Logger) *file {
@@ -60,8 +60,8 @@ func newFile(path string, log *slog.Logger) *file {
 
 var errTimeout = errors.New("the disk has not answered in time")
 
-// writeLater queues a line and does not wait for the disk. If the queue is full, the line is counted
-// as missing.
+// writeLater queues a line and does not wait for the disk. If the queue is full, the line is
+// counted as missing.
 func (f *file) writeLater(r Record) {
 	f.mu.Lock()
 	if len(f.mu.waiting) < maxWaiting {
@@ -80,7 +80,7 @@ func (f *file) wake() {
 	}
 }
 
-// write has a line written, and waits for that, within a bound.
+// write writes a line and waits for it, within a bound.
 func (f *file) write(r Record) error {
 	w := wanted{record: r, done: make(chan error, 1)}
 	f.mu.Lock()
@@ -144,8 +144,8 @@ func (f *file) loop(ctx context.Context) {
 	}
 }
 
-// flush writes all lines that wait, and puts them onto the disk. Those that somebody waits for are not
-// tried again: the access is refused, and the line says that it began.
+// flush writes all lines that wait, and puts them onto the disk. Lines with a waiter are not tried
+// again: the access is refused, and the line records a beginning.
 func (f *file) flush() error {
 	f.mu.Lock()
 	lines, missing := f.mu.waiting, f.mu.missing
@@ -225,7 +225,7 @@ func (f *file) append(lines []wanted, missing int) error {
 			err = unix.Fdatasync(int(f.f.Fd())) //nolint:gosec // a descriptor
 		}
 		if err != nil {
-			_ = f.f.Truncate(st.Size()) // what is left is a torn line for the next that opens it
+			_ = f.f.Truncate(st.Size()) // a remaining torn line is ended at the next opening
 		}
 	}
 	if err != nil {
@@ -236,7 +236,7 @@ func (f *file) append(lines []wanted, missing int) error {
 	return nil
 }
 
-// open opens the file, unless it is open and still has its name. first says that it is empty, or that
+// open opens the file, unless it is open and still has its name. first is set if it is empty, or if
 // another berth wrote it last.
 func (f *file) open() (first bool, err error) {
 	if f.f != nil {
@@ -268,7 +268,7 @@ func (f *file) open() (first bool, err error) {
 	return true, nil
 }
 
-// goOn reads the end of what is there, which the next line is chained to. A torn line gets an end.
+// goOn reads the end of the file, to which the next line is chained. A torn line gets an end.
 func (f *file) goOn(opened *os.File, size int64) error {
 	if size == 0 {
 		if !f.known {
@@ -289,7 +289,7 @@ func (f *file) goOn(opened *os.File, size int64) error {
 	b = bytes.TrimSuffix(b, []byte("\n"))
 	last := b[bytes.LastIndexByte(b, '\n')+1:]
 	f.before = hash(last)
-	// The number goes on after that of the last whole line.
+	// The numbering goes on after the last whole line.
 	for lines := b; len(lines) > 0; {
 		i := bytes.LastIndexByte(lines, '\n')
 		var r Record

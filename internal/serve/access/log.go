@@ -16,13 +16,13 @@ import (
 	"berth/internal/serve/stream"
 )
 
-// Config says where accesses are recorded.
+// Config configures the record of accesses.
 type Config struct {
 	// File is the path of the file; empty for none.
 	File string
 	// Open lets an access in that cannot be written to the file.
 	Open bool
-	// Sessions is a directory for what terminals show; empty for none.
+	// Sessions is a directory for recordings of terminals; empty for none.
 	Sessions string
 	// Note takes an event for the timeline. It must not block.
 	Note func(id string, e event.Event)
@@ -57,7 +57,7 @@ func New(cfg Config) *Log {
 	return l
 }
 
-// Run writes to the file until ctx ends, and then what is left, within a second. It returns nil.
+// Run writes to the file until ctx ends, and then the rest, within a second. It returns nil.
 func (l *Log) Run(ctx context.Context) error {
 	if l.file == nil {
 		<-ctx.Done()
@@ -190,7 +190,7 @@ func (v *visit) End(code int32, err error, in, out int64) {
 	v.log.file.writeLater(last)
 }
 
-// bounded returns a command without what is too long of it.
+// bounded cuts off arguments that are too long.
 func bounded(args []string) []string {
 	left := maxArgs
 	out := make([]string, 0, min(len(args), 64))

@@ -10,19 +10,18 @@ import (
 	"berth/internal/heart/pod"
 )
 
-// maxCommands is how many commands are remembered of a container. Further ones are recorded each
-// time.
+// maxCommands is how many commands are remembered of a container. Commands beyond that are recorded
+// each time.
 const maxCommands = 32
 
-// probes are the commands that the kubelet has had run as probes in containers that are there. A
-// client chooses its own name, so what it runs as a probe is recorded when it comes for the first
-// time.
+// probes are the commands that the kubelet has run as probes in existing containers. A client
+// chooses its own name, so a probe is recorded when its command comes for the first time.
 type probes struct {
 	mu sync.Mutex
 	of map[string]*commands // by container
 }
 
-// commands are those of one container.
+// commands are the commands of one container.
 type commands struct {
 	target pod.Target
 	known  map[[sha256.Size]byte]bool

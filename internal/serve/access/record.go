@@ -10,7 +10,7 @@ import (
 	"berth/internal/base/event"
 )
 
-// What a line says.
+// Values of Record.What.
 const (
 	Began   = "began"
 	Ended   = "ended"
@@ -21,14 +21,16 @@ const (
 
 // Record is a line of the file. Number and Before are set when it is written.
 type Record struct {
-	Number uint64    `json:"number"`
-	Before string    `json:"before"` // the SHA-256 of the line before, in hexadecimal; "" for the first
+	Number uint64 `json:"number"`
+	// the SHA-256 of the line before, in hexadecimal; "" for the first
+	Before string    `json:"before"`
 	At     time.Time `json:"at"`
 	What   string    `json:"what"`
 
 	// Of an access:
-	Session   string       `json:"session,omitempty"`
-	Access    string       `json:"access,omitempty"` // exec, exec-sync, attach, port-forward or checkpoint
+	Session string `json:"session,omitempty"`
+	// exec, exec-sync, attach, port-forward or checkpoint
+	Access    string       `json:"access,omitempty"`
 	ID        string       `json:"id,omitempty"`
 	Namespace string       `json:"namespace,omitempty"`
 	Pod       string       `json:"pod,omitempty"`

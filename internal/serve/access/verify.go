@@ -12,16 +12,19 @@ import (
 	"time"
 )
 
-// Report is what a check of audit files has found.
+// Report is the result of a check of audit files.
 type Report struct {
-	Lines   int       `json:"lines"`
-	From    time.Time `json:"from,omitzero"`
-	To      time.Time `json:"to,omitzero"`
-	Head    string    `json:"head,omitempty"`   // the hash of the last line: keep it, and nothing can be taken from the end unseen
-	Number  uint64    `json:"number,omitempty"` // of the last line
-	Torn    int       `json:"torn"`             // lines that a power cut has torn, after which the chain goes on
-	Missing int       `json:"missing"`          // lines that could not be written
-	Before  string    `json:"before,omitempty"` // what the first line is chained to: "" for the first of all
+	Lines int       `json:"lines"`
+	From  time.Time `json:"from,omitzero"`
+	To    time.Time `json:"to,omitzero"`
+	// the hash of the last line: keep it, and nothing can be taken from the end unseen
+	Head   string `json:"head,omitempty"`
+	Number uint64 `json:"number,omitempty"` // of the last line
+	// lines that a power cut has torn, after which the chain goes on
+	Torn    int `json:"torn"`
+	Missing int `json:"missing"` // lines that could not be written
+	// the hash that the first line is chained to: "" for the first of all
+	Before string `json:"before,omitempty"`
 }
 
 // Broken is the error of [Verifier.Add] for a chain that is broken.
@@ -61,7 +64,7 @@ func (v *Verifier) Add(from io.Reader) error {
 	}
 }
 
-// line checks one line. One that is no record has to be torn: the next one says so.
+// line checks one line. A line that is not a record must be torn, and the next one must note that.
 func (v *Verifier) line(n int, line []byte, whole bool, r *bufio.Reader) error {
 	var rec Record
 	sum := hash(line)
@@ -99,7 +102,7 @@ func (v *Verifier) line(n int, line []byte, whole bool, r *bufio.Reader) error {
 	return nil
 }
 
-// Result returns what was found. The error says that the line is not there which has to be.
+// Result returns the report. It returns an error if the line with the expected hash is absent.
 func (v *Verifier) Result() (Report, error) {
 	if v.head != "" && !v.seen {
 		return v.Report, errors.New("no line has the hash that is asked for: lines were taken from the end, or it is that of another file")

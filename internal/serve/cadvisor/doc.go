@@ -19,19 +19,18 @@
 // link cannot be made, since something else is there, nothing is served and nothing made.
 //
 // A pod without a process has no cgroup of its own and no process ID. For such a pod an empty
-// cgroup is made below the pod's, with the ID of the sandbox in its name, and the process ID is
-// that of a thread of the pod's shim that waits in the pod's network namespace. When the shim has
-// died, the cgroup is removed. It is made again when the pod has another shim, so that cAdvisor
-// asks again.
+// cgroup is made below the pod's, with the ID of the sandbox in its name. The process ID is that of
+// a thread of the pod's shim that waits in the pod's network namespace. When the shim has died, the
+// cgroup is removed. It is made again when the pod has another shim, so that cAdvisor asks again.
 //
 // # What it promises
 //
-//   - Nobody waits for it: [Service.Look] does not block, and all work is done by [Service.Run].
-//     What fails is tried again within a minute.
+//   - No call waits for it: [Service.Look] does not block, and all work is done by [Service.Run].
+//     Failures are retried within a minute.
 //   - Each cgroup is on record, as a file below berth's volatile state, before it is made. It is
 //     removed once its sandbox is not READY any more, also if berth was killed meanwhile. A reboot
 //     removes both.
-//   - A process ID that is answered for a pod without a process is that of a thread that was in the
-//     pod's network namespace when cAdvisor asked. When that thread has gone, its ID may be that of
-//     something else: this is noticed when something happens to the pod, or within a minute.
+//   - A process ID answered for a pod without a process belongs to a thread that was in the pod's
+//     network namespace when cAdvisor asked. When that thread has gone, its ID may be reused: this
+//     is noticed when something happens to the pod, or within a minute.
 package cadvisor

@@ -21,7 +21,7 @@ type group struct {
 }
 
 // groups are the cgroups that were made, by the IDs of their sandboxes. Each has a file in a
-// directory, which is there before the cgroup is, and is removed after it.
+// directory, which is made before the cgroup, and is removed after it.
 type groups struct {
 	dir string
 
@@ -95,7 +95,7 @@ func (g *groups) make(id, dir string) error {
 	return errors.Join(fmt.Errorf("make the cgroup of sandbox %s for cAdvisor: %w", id, err), g.remove(id))
 }
 
-// answered records which thread cAdvisor gets as the answer. It does nothing where there is no
+// answered records the thread that cAdvisor gets as the answer. It does nothing where there is no
 // cgroup.
 func (g *groups) answered(id string, thread uint32) error {
 	g.mu.Lock()
@@ -108,7 +108,7 @@ func (g *groups) answered(id string, thread uint32) error {
 	return g.putLocked(id, made)
 }
 
-// remove removes a cgroup, and its record after it. What is absent is not an error.
+// remove removes a cgroup, and its record after it. An absent one is not an error.
 func (g *groups) remove(id string) error {
 	made, ok := g.get(id)
 	if !ok {

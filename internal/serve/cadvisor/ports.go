@@ -10,17 +10,17 @@ import (
 	"berth/internal/heart/pod"
 )
 
-// Pods is what is known of sandboxes and containers. Its methods answer from memory.
+// Pods lists sandboxes and containers. Its methods answer from memory.
 type Pods interface {
 	ListPodSandbox(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox
 	Target(id string) (pod.Target, error)
 }
 
-// Runtime is what shims know. An answer takes a bounded time.
+// Runtime asks shims. An answer takes a bounded time.
 type Runtime interface {
 	// NetworkThread returns the ID of a thread of a sandbox's shim that is in the network namespace
 	// of a pod without a process; ErrNotFound when there is none.
 	NetworkThread(ctx context.Context, id string) (uint32, error)
-	// TaskState is asked for what the records have no process of: a virtual machine.
+	// TaskState is for containers whose process is not in the records: a virtual machine.
 	TaskState(ctx context.Context, id string) (pod.TaskState, error)
 }

@@ -46,7 +46,8 @@ func (s *Service) serve(ctx context.Context) error {
 		defer server.Stop() // also where the first listener broke
 		defer unwatch()
 		kept.Go(func() {
-			s.cfg.Keep(watching, s.lis, func(lis net.Listener) { _ = server.Serve(lis) }) // Keep makes another one
+			// Keep makes another one
+			s.cfg.Keep(watching, s.lis, func(lis net.Listener) { _ = server.Serve(lis) })
 		})
 	}
 	if err := server.Serve(s.lis); err != nil && ctx.Err() == nil {
@@ -55,7 +56,7 @@ func (s *Service) serve(ctx context.Context) error {
 	return nil
 }
 
-// guard turns errors into those of gRPC, and a panic of one call into its error.
+// guard turns errors into gRPC errors, and a panic of one call into its error.
 func (s *Service) guard(ctx context.Context, req any, info *grpc.UnaryServerInfo, h grpc.UnaryHandler) (resp any, err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -22,18 +22,19 @@ import (
 	"berth/internal/host/spec"
 )
 
-// interval is how often everything is looked at, besides what something has happened to.
+// interval is how often everything is compared, besides sandboxes with an event.
 const interval = time.Minute
 
 // linkInterval is how often the link is looked at, which others can take away.
 const linkInterval = 2 * time.Second
 
-// Config says what is served. All fields are required, except where a comment says otherwise.
+// Config holds the settings and ports of a Service. All fields are required, except for those whose
+// comment allows nil or "".
 type Config struct {
 	// Listen opens the socket at a path. It is not called where nothing is to be served.
 	Listen func(path string) (*net.UnixListener, error)
-	// Keep makes that socket again whenever others have taken its file away, until ctx ends, and
-	// has serve answer on it. nil: nobody looks.
+	// Keep makes that socket again whenever others have removed its file, until ctx ends, and lets
+	// serve answer on it. nil: it is not checked.
 	Keep func(ctx context.Context, lis *net.UnixListener, serve func(net.Listener))
 	// Link is where cAdvisor looks for containerd; "": nothing is served.
 	Link string
@@ -66,9 +67,9 @@ type Service struct {
 	wake    chan struct{}
 }
 
-// Open reads what an earlier berth has on record, opens the socket and makes the link. A socket or
-// a link that cannot be made is logged, and nothing is served then. From here on whoever connects
-// waits for Run.
+// Open reads the records of an earlier berth, opens the socket and makes the link. A socket or a
+// link that cannot be made is logged, and nothing is served then. From here on clients can connect
+// and wait for Run.
 func Open(cfg Config) *Service {
 	s := &Service{
 		cfg:         cfg,
@@ -155,8 +156,8 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 }
 
-// linkAgain makes the link again if others have taken it away. What they have put into its place
-// stays.
+// linkAgain makes the link again if others have taken it away. A file that they have put into its
+// place stays.
 func (s *Service) linkAgain() {
 	if s.lis == nil {
 		return

@@ -61,7 +61,7 @@ type shimState struct {
 	Message    string
 }
 
-// describe writes what identifies the container: its names, its image, its specification and its
+// describe writes the description of the container: its names, its image, its specification and its
 // status.
 func (s *Service) describe(ctx context.Context, t pod.Target, st *runtimeapi.ContainerStatus, dir string) error {
 	spec, err := s.cfg.Runtime.Spec(ctx, t.ID)
@@ -117,8 +117,8 @@ func occupied(location string) error {
 	return fmt.Errorf("location %s: something is there already; choose another name: %w", location, errdefs.ErrAlreadyExists)
 }
 
-// publish makes a file at location of what write writes. It is there when all of it is on disk, or
-// not at all.
+// publish makes a file at location with the output of write. The file appears when all of it is on
+// disk, or not at all.
 func publish(location string, write func(io.Writer) error) error {
 	dir, err := os.Open(filepath.Dir(location))
 	if err != nil {
@@ -139,14 +139,14 @@ func publish(location string, write func(io.Writer) error) error {
 	return nil
 }
 
-// unnamed is a file that is on disk and has no name yet, so that a kill leaves nothing of it
-// (open(2), O_TMPFILE). Its owner closes it.
+// unnamed is a file on disk without a name yet, so that a kill leaves nothing of it (open(2),
+// O_TMPFILE). Its owner closes it.
 type unnamed struct {
 	*os.File        // its Name is the one it is to get
 	name     string // in its directory
 }
 
-// writeUnnamed makes a file in dir of what write writes.
+// writeUnnamed makes a file in dir with the output of write.
 func writeUnnamed(dir *os.File, name string, write func(io.Writer) error) (unnamed, error) {
 	location := filepath.Join(dir.Name(), name)
 	fd, err := unix.Openat(int(dir.Fd()), ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
@@ -171,7 +171,7 @@ func writeUnnamed(dir *os.File, name string, write func(io.Writer) error) (unnam
 	return f, nil
 }
 
-// ofDisk says of an error of the kernel's whether the caller could do something about it: choose
+// ofDisk classifies an error of the kernel by whether the caller can do something about it: choose
 // another directory, or make room.
 func ofDisk(err error) error {
 	switch {

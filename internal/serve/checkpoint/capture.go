@@ -23,14 +23,14 @@ var (
 	errStopped = fmt.Errorf("its stop or its removal was asked for: %w", errdefs.ErrFailedPrecondition)
 )
 
-// dump is what was read of a container while it was paused.
+// dump is the data read from a container while it was paused.
 type dump struct {
 	target pod.Target
 	status *runtimeapi.ContainerStatus
 	dir    string // has the files of the archive
 }
 
-// packer returns what writes the archive of a dump.
+// packer returns the function that writes the archive of a dump.
 func (d dump) packer(ctx context.Context) func(io.Writer) error {
 	return func(w io.Writer) error { return d.pack(ctx, w) }
 }
@@ -44,9 +44,9 @@ func of(t pod.Target, err error) error {
 }
 
 // capture reads the processes and the files of containers as they are at one instant: all of them
-// are paused before the first one is read, and go on once the last one was. Then it calls write.
-// It ends early when one of the containers ends, or its stop is asked for. What write has not made
-// by then is lost.
+// are paused before the first one is read, and go on once the last one was. Then it calls write. It
+// ends early when one of the containers ends, or its stop is asked for. The unfinished part of
+// write is lost.
 func (s *Service) capture(ctx context.Context, targets []pod.Target, write func(ctx context.Context, dumps []dump) error) error {
 	ctx, end := context.WithCancelCause(ctx)
 	var watch sync.WaitGroup
@@ -79,7 +79,7 @@ func (s *Service) capture(ctx context.Context, targets []pod.Target, write func(
 	dumps, err := s.read(ctx, targets)
 	if err == nil {
 		err = write(ctx, dumps)
-		for _, d := range dumps { // they go on already; Run removes what this cannot
+		for _, d := range dumps { // they go on already; Run removes the rest
 			_ = os.RemoveAll(d.dir)
 		}
 	}
@@ -114,9 +114,10 @@ func (s *Service) mayCapture(t pod.Target) error {
 }
 
 // read returns a dump of each container, all of which go on. After an error they go on, too, and
-// nothing is left of the dumps, or the error says which may stay paused.
+// nothing is left of the dumps, or the error names those that may stay paused.
 func (s *Service) read(ctx context.Context, targets []pod.Target) (dumps []dump, err error) {
-	asked := 0 // how many of them were to be paused; of the others, some may be paused by somebody else
+	// how many of them were to be paused; of the others, some may be paused by somebody else
+	asked := 0
 	defer func() {
 		if err == nil {
 			return
@@ -154,7 +155,7 @@ func (s *Service) read(ctx context.Context, targets []pod.Target) (dumps []dump,
 	return dumps, each(targets, func(t pod.Target) error { return s.resume(context.WithoutCancel(ctx), t.ID) })
 }
 
-// prepare makes the directory of a dump, with what describes the container.
+// prepare makes the directory of a dump, with the description of the container.
 func (s *Service) prepare(ctx context.Context, t pod.Target) (dump, error) {
 	dir := s.paused.note(t.ID)
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(s.cfg.Dir, 0o700), os.Mkdir(dir, 0o700)); err != nil {
@@ -171,11 +172,11 @@ func (s *Service) prepare(ctx context.Context, t pod.Target) (dump, error) {
 	return d, os.Mkdir(filepath.Join(dir, imagesDir), 0o700)
 }
 
-// pause pauses a container. What was asked for and failed is undone with the directory, which stays
-// for that: a process that does not freeze in time leaves the others frozen.
+// pause pauses a container. If the pause fails, it is undone with the directory, which stays for
+// that, because a process that does not freeze in time leaves the others frozen.
 func (s *Service) pause(ctx context.Context, d dump) error {
 	asked, err := s.cfg.Runtime.PauseTask(ctx, d.target.ID)
-	if !asked { // whoever has paused it resumes it
+	if !asked { // the one that paused it resumes it
 		err = errors.Join(err, os.RemoveAll(d.dir))
 	}
 	return err

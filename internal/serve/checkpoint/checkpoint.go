@@ -26,7 +26,7 @@ const (
 	stopPatience = time.Second
 )
 
-// Pods is what is known of containers. Its methods answer from memory.
+// Pods describes containers. Its methods answer from memory.
 type Pods interface {
 	Target(id string) (pod.Target, error)
 	ContainerStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.ContainerStatusResponse, error)
@@ -34,8 +34,8 @@ type Pods interface {
 
 // Runtime is containerd, as far as checkpoints need it. Errors wrap the sentinels of errdefs.
 type Runtime interface {
-	// PauseTask reports whether it has asked for a pause. If it has, the task may be paused, or
-	// some of its processes, whatever the error says. If it has not, somebody else may have paused
+	// PauseTask reports whether it has asked for a pause. If it has, the task, or some of its
+	// processes, may be paused even after an error. If it has not, another client may have paused
 	// it.
 	PauseTask(ctx context.Context, id string) (asked bool, err error)
 	// ResumeTask succeeds for a task that is not paused, or that is not there.
@@ -43,12 +43,12 @@ type Runtime interface {
 	// CheckpointTask writes CRIU's images of the processes into one directory, and its log into the
 	// other. Both exist.
 	CheckpointTask(ctx context.Context, id, images, work string) error
-	// WriteChanges writes what the writable layer of a container has changed, as a tar.
+	// WriteChanges writes the changes in the writable layer of a container, as a tar.
 	WriteChanges(ctx context.Context, snapshotter, key string, w io.Writer) error
 	Spec(ctx context.Context, id string) (*specs.Spec, error)
 }
 
-// Config is what a Service works on.
+// Config holds the settings and ports of a Service.
 type Config struct {
 	// Dir is a directory of the Service's own, on a disk with room for the memory of a container.
 	// It is made when it is needed.
@@ -67,8 +67,9 @@ type Config struct {
 
 // Service writes checkpoints. Its methods may be called by any number of goroutines.
 type Service struct {
-	cfg    Config
-	paused *unfinished // the directory of each checkpoint that is being made, by the ID of the container
+	cfg Config
+	// the directory of each checkpoint that is being made, by the ID of the container
+	paused *unfinished
 }
 
 // New makes a Service. Run has to run for it, once the records are restored, to let containers go
@@ -91,9 +92,9 @@ func New(cfg Config) *Service {
 	return s
 }
 
-// Run resumes the containers that a berth which was killed had paused, and those that this berth
-// could not resume, and removes what is left of their checkpoints. It tries until it succeeds, and
-// ends with ctx.
+// Run resumes the containers that a killed berth had paused, and those that this berth could not
+// resume, and removes the remains of their checkpoints. It tries until it succeeds, and ends with
+// ctx.
 func (s *Service) Run(ctx context.Context) error { return s.paused.run(ctx) }
 
 // Checkpoint writes a checkpoint of a container that runs into a new file. The container goes on.

@@ -21,8 +21,8 @@ const maxCore = 1 << 20
 
 // Fields of CRIU's image of a process, and of the messages in it.
 const (
-	coreTask   = 3 // of the image: the process, which is left out for every thread but its first
-	coreThread = 5 // and the thread, which is left out for a process that ended and was not reaped
+	coreTask   = 3 // of the image: the process, left out for every thread but its first
+	coreThread = 5 // and the thread, left out for a process that ended and was not reaped
 
 	taskState                             = 1
 	taskSeccomp, taskFilter, taskOOMScore = 11, 12, 14
@@ -31,15 +31,16 @@ const (
 	threadSeccomp = 11
 
 	credsUID, credsEUID, credsSUID, credsFSUID = 1, 3, 5, 7
-	credsCapInh, credsCapBnd, credsCapAmb      = 9, 12, 19 // between the first two: permitted and effective
-	credsLSM                                   = 15
-	credsNoNewPrivs                            = 18
+	// between the first two: permitted and effective
+	credsCapInh, credsCapBnd, credsCapAmb = 9, 12, 19
+	credsLSM                              = 15
+	credsNoNewPrivs                       = 18
 
 	taskDead      = 2 // the state of a process that ended
 	seccompFilter = 2 // the mode in which a filter decides
 )
 
-// may is what a thread of a checkpoint may do.
+// may holds the privileges of a thread in a checkpoint.
 type may struct {
 	dead       bool // nothing: its process ended, and CRIU makes one that ends at once
 	root       bool // one of its user IDs is 0
@@ -47,11 +48,12 @@ type may struct {
 	noNewPrivs bool
 	filtered   bool // by seccomp
 	label      string
-	oomScore   int // math.MaxInt: not said
+	oomScore   int // math.MaxInt if absent
 }
 
-// confine refuses the image of a process that may do more than the container which is made for it: what
-// is in an image of a registry is not root's word. What its seccomp filters say is not looked at.
+// confine refuses the image of a process with more privileges than the container which is made for
+// it, because an image from a registry does not have root's authority. Its seccomp filters are not
+// checked.
 func confine(r *io.SectionReader, s *specs.Spec) error {
 	if s.Process == nil {
 		return fmt.Errorf("the container has no process: %w", errdefs.ErrInvalidArgument)
@@ -95,8 +97,7 @@ func confine(r *io.SectionReader, s *specs.Spec) error {
 	return nil
 }
 
-// mayOf reads what a thread may do. A message that comes twice is one of which nobody knows which
-// counts.
+// mayOf reads the privileges of a thread. If a message comes twice, it is ambiguous, and refused.
 func mayOf(r *io.SectionReader) (m may, err error) {
 	if r.Size() > maxCore {
 		return m, invalid("it has more than %d bytes", maxCore)
@@ -157,7 +158,7 @@ func mayOf(r *io.SectionReader) (m may, err error) {
 	return m, err
 }
 
-// ofTask reads what is said of a process besides its threads.
+// ofTask reads the properties of a process besides its threads.
 func ofTask(core []byte) (m may, err error) {
 	m.oomScore = math.MaxInt
 	tasks, threads, states := 0, 0, 0
@@ -202,7 +203,8 @@ func only(message []byte, field protowire.Number) (found []byte, err error) {
 	return found, err
 }
 
-// fields calls each with the fields of a message: with a number, or with bytes, which are not nil then.
+// fields calls each with the fields of a message: with a number, or with bytes, which are not nil
+// then.
 func fields(message []byte, each func(f protowire.Number, v uint64, b []byte) error) error {
 	for len(message) > 0 {
 		f, kind, n := protowire.ConsumeTag(message)
@@ -236,7 +238,8 @@ func fields(message []byte, each func(f protowire.Number, v uint64, b []byte) er
 // isCore reports whether a file of an archive is CRIU's image of a process.
 func isCore(name string) bool { return strings.HasPrefix(name, imagesDir+"/core-") }
 
-// confined adds to the files of an archive that came from an image the check of what its processes may.
+// confined checks the privileges of a process in an archive that came from an image, as confine
+// does.
 func confined(archive string, s *specs.Spec, name string, r *io.SectionReader) error {
 	if !strings.HasPrefix(archive, receivedPrefix) || !isCore(name) {
 		return nil

@@ -29,7 +29,8 @@ const podFile = "pod.json"
 // podVersion is the version of the layout of such a directory.
 const podVersion = 1
 
-// podConfig is podFile. The configurations are what the pod and its containers were asked for with.
+// podConfig is podFile. The configurations are those that the pod and its containers were requested
+// with.
 type podConfig struct {
 	Version        int                                  `json:"version"`
 	ID             string                               `json:"id"`
@@ -40,13 +41,14 @@ type podConfig struct {
 }
 
 type containerConfig struct {
-	ID      string                              `json:"id"`
-	Archive string                              `json:"archive"` // the name of its archive in the directory
+	ID string `json:"id"`
+	// the name of its archive in the directory
+	Archive string                              `json:"archive"`
 	Config  inJSON[*runtimeapi.ContainerConfig] `json:"config"`
 }
 
-// inJSON is a message of CRI in podFile. What a newer berth has written there, and this one does
-// not know, is passed over.
+// inJSON is a message of CRI in podFile. Fields from a newer berth that this one does not know are
+// ignored.
 type inJSON[M proto.Message] struct{ message M }
 
 func (j inJSON[M]) MarshalJSON() ([]byte, error) { return protojson.Marshal(j.message) }
@@ -62,9 +64,9 @@ func (j inJSON[M]) isThere() bool { return j.message.ProtoReflect().IsValid() }
 
 // CheckpointPod writes a checkpoint of containers of one pod into an empty directory: an archive of
 // each, all of the same instant, and podFile. The containers go on. The context must have a
-// deadline. The error is ErrInvalidArgument for a request that cannot be, ErrNotFound when there is
-// no such pod, ErrFailedPrecondition when a container does not run or is another pod's, the
-// directory is not empty, or CRIU is not installed. The directory is as it was then.
+// deadline. The error is ErrInvalidArgument for an invalid request, ErrNotFound if there is no such
+// pod, ErrFailedPrecondition if a container does not run or belongs to another pod, if the
+// directory is not empty, or if CRIU is not installed. The directory is as it was then.
 func (s *Service) CheckpointPod(ctx context.Context, req *runtimeapi.CheckpointPodRequest) error {
 	id := req.GetPodSandboxId()
 	p, err := s.cfg.Pods.Target(id)
@@ -119,7 +121,7 @@ func (s *Service) checkpointPod(ctx context.Context, p pod.Target, req *runtimea
 	})
 }
 
-// checkCall refuses what the calls about pods refuse alike.
+// checkCall makes the checks that the calls about pods have in common.
 func checkCall(ctx context.Context, options map[string]string) error {
 	if _, ok := ctx.Deadline(); !ok {
 		return invalid("the call has no deadline; set one")
@@ -130,7 +132,7 @@ func checkCall(ctx context.Context, options map[string]string) error {
 	return nil
 }
 
-// checkDir refuses what is not the path of a directory that a caller gives.
+// checkDir refuses a path that cannot be that of a directory.
 func checkDir(field, path string) error {
 	if !filepath.IsAbs(path) || filepath.Clean(path) != path {
 		return invalid("%s %q is not an absolute path without . and ..", field, path)
@@ -187,8 +189,8 @@ func (s *Service) membersOf(p pod.Target, ids []string) ([]pod.Target, error) {
 	return targets, nil
 }
 
-// describePod returns what podFile says. The image of a container that was itself restored is the
-// path of an archive in its configuration: its name is in its status.
+// describePod returns the content of podFile. The image of a container that was itself restored is
+// the path of an archive in its configuration: its name is in its status.
 func describePod(p pod.Target, dumps []dump) ([]byte, error) {
 	d := podConfig{
 		Version:        podVersion,

@@ -26,7 +26,7 @@ import (
 	"berth/internal/heart/pod"
 )
 
-// Bounds of an archive that is read. What its files have together is bounded by the size of the
+// Bounds of an archive that is read. The size of its files together is bounded by the size of the
 // archive itself.
 const (
 	maxFiles   = 1 << 16
@@ -45,10 +45,9 @@ type Archives struct {
 	Dir string
 }
 
-// Read checks an archive and returns what it says of its container. Nothing is written. The error
-// is ErrInvalidArgument for what is not an archive of a checkpoint that this host could restore,
-// ErrNotFound when nothing is there, ErrFailedPrecondition when others than root may have written
-// it.
+// Read checks an archive and returns its description of the container. Nothing is written. The
+// error is ErrInvalidArgument if it is not an archive of a checkpoint that this host could restore,
+// ErrNotFound if it is absent, ErrFailedPrecondition if users other than root may have written it.
 func (Archives) Read(ctx context.Context, archive string) (pod.Checkpoint, error) {
 	c, err := inspect(ctx, archive)
 	if err != nil {
@@ -63,7 +62,7 @@ func inspect(ctx context.Context, archive string) (config, error) {
 }
 
 // scan checks an archive from its beginning to its end. It calls part for each regular file that a
-// restore needs: those of CRIU, and the changes of the writable layer.
+// restore needs: CRIU's files, and the changes of the writable layer.
 func scan(ctx context.Context, archive string, part func(name string, r *io.SectionReader) error) (c config, err error) {
 	f, size, err := open(archive)
 	if err != nil {
@@ -120,14 +119,14 @@ func scan(ctx context.Context, archive string, part func(name string, r *io.Sect
 	return c, err
 }
 
-// invalid returns an error about what an archive says.
+// invalid returns an error about the content of an archive.
 func invalid(format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, errdefs.ErrInvalidArgument)...)
 }
 
-// open opens an archive that nobody but root, or this user, can have written: what CRIU restores
-// from it runs as root. The file is found first and opened once its type is known: opening a device
-// acts on it.
+// open opens an archive that only root, or this user, can have written, because CRIU restores
+// processes from it as root. The file is found first and opened once its type is known: opening a
+// device acts on it.
 func open(archive string) (*os.File, int64, error) {
 	fd, err := unix.Open(archive, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -169,7 +168,7 @@ func checkPlace(archive *os.File) error {
 		if err != nil {
 			return err
 		}
-		sticky := st.Mode()&fs.ModeSticky != 0 // nobody moves what is another's
+		sticky := st.Mode()&fs.ModeSticky != 0 // others' files cannot be moved there
 		if !ours(st) || st.Mode().Perm()&0o022 != 0 && !sticky {
 			return fmt.Errorf("others than root may write into %s; move it into a directory of root's if it is to be trusted: %w", dir, errdefs.ErrFailedPrecondition)
 		}
@@ -185,8 +184,8 @@ func ours(st fs.FileInfo) bool {
 }
 
 // walk reads a tar of size bytes. each gets every entry, with the bytes that a regular file has.
-// Whatever the headers say, the entries together have no more bytes than the tar, and their names
-// lead nowhere else.
+// Whatever the headers contain, the entries together have no more bytes than the tar, and their
+// names lead nowhere else.
 func walk(ctx context.Context, f *os.File, size int64, entries int, each func(h *tar.Header, r *io.SectionReader) error) error {
 	var end [2 * 512]byte // of the tar: an archive that is cut off has something else there
 	if _, err := f.ReadAt(end[:], max(size-int64(len(end)), 0)); err != nil || end != [2 * 512]byte{} {
@@ -252,8 +251,8 @@ func readConfig(r *io.SectionReader, c *config) error {
 	return nil
 }
 
-// What CRIU writes at the beginning of the image of a process: two numbers by which it knows its
-// own files, the length of a message, and the message, of which the first field is the machine.
+// The beginning of CRIU's image of a process: two magic numbers, the length of a message, and the
+// message, of which the first field is the machine.
 const (
 	imageMagic   = 0x54564319
 	coreMagic    = 0x55053847

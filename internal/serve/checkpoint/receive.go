@@ -15,17 +15,18 @@ import (
 )
 
 const (
-	// maxReceived bounds an archive that is received, in bytes, holes included: what is compressed can
-	// say that it has any number of zeros.
+	// maxReceived bounds an archive that is received, in bytes, holes included, because a
+	// compressed one can declare any number of zeros.
 	maxReceived = 1 << 40
-	// receivedPrefix begins the path of an archive that was received, which nobody else can name.
+	// receivedPrefix begins the path of an archive that was received, which only this process can
+	// name.
 	receivedPrefix = "/proc/self/fd/"
 )
 
 // Receive writes an archive that comes from an image into a file without a name in Dir. The path is
-// for Read and Unpack, until the caller calls done; nothing is left of the file then, nor when berth
-// is killed. The archive is checked by Read alone. The error is ErrResourceExhausted if the disk has
-// too little room.
+// for Read and Unpack, until the caller calls done; nothing is left of the file then, nor when
+// berth is killed. The archive is checked by Read alone. The error is ErrResourceExhausted if the
+// disk has too little room.
 func (a Archives) Receive(ctx context.Context, from io.Reader) (archive string, done func(), err error) {
 	f, err := unnamedIn(a.Dir)
 	if err != nil {
@@ -50,8 +51,8 @@ func receive(ctx context.Context, f *os.File, from io.Reader) error {
 	return ofDisk(errors.Join(w.Flush(), to.finish()))
 }
 
-// unnamedIn opens a new file that has no name, so that it goes with whoever has it open. Not every
-// file system makes one at once.
+// unnamedIn opens a new file without a name, so that it goes when the last process closes it. Not
+// every file system makes one at once.
 func unnamedIn(dir string) (*os.File, error) {
 	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) {
@@ -70,7 +71,7 @@ func unnamedIn(dir string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), dir), nil
 }
 
-// about says which archive an error is about.
+// about adds the archive to an error.
 func about(archive string, err error) error {
 	if strings.HasPrefix(archive, receivedPrefix) {
 		return fmt.Errorf("checkpoint: %w", err)

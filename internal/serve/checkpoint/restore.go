@@ -36,7 +36,7 @@ type Maker interface {
 	ListPodSandbox(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox
 }
 
-// RestorerConfig is what a Restorer works on.
+// RestorerConfig holds the settings and ports of a Restorer.
 type RestorerConfig struct {
 	// Dir is a directory of the Restorer's own. It is made when it is needed.
 	Dir  string
@@ -72,9 +72,9 @@ func NewRestorer(cfg RestorerConfig) *Restorer {
 func (r *Restorer) Run(ctx context.Context) error { return r.half.run(ctx) }
 
 // RestorePod makes a sandbox, and in it a container for each that a checkpoint of a pod has, which
-// are CREATED: the start of each restores its processes. The context must have a deadline. Nothing
-// of the pod is left when there is an error, which is ErrInvalidArgument for a request that does
-// not agree with the checkpoint, and for what is not a checkpoint.
+// are CREATED: the start of each restores its processes. The context must have a deadline. On an
+// error nothing of the pod is left. The error is ErrInvalidArgument if the request does not agree
+// with the checkpoint, or if the directory does not hold a checkpoint.
 func (r *Restorer) RestorePod(ctx context.Context, req *runtimeapi.RestorePodRequest) (*runtimeapi.RestorePodResponse, error) {
 	resp, err := r.restorePod(ctx, req)
 	if err != nil {
@@ -100,10 +100,11 @@ func (r *Restorer) restorePod(ctx context.Context, req *runtimeapi.RestorePodReq
 	if p := r.find(name); p != nil {
 		return nil, fmt.Errorf("there is a pod of that name, %s; remove it first: %w", p.GetId(), errdefs.ErrAlreadyExists)
 	}
-	// It is not cut off: what is made would have to be removed while it is still being made.
+	// It is not cut off, because a half-made sandbox would have to be removed while it is still
+	// being made.
 	id, err := r.cfg.Pods.RunNotedPodSandbox(context.WithoutCancel(ctx), req.GetConfig(), req.GetRuntimeHandler(),
 		func(id string) error { return r.mark(key, id) })
-	if err != nil { // nothing is left of it
+	if err != nil { // nothing of it is left
 		return nil, errors.Join(err, r.unmark(key))
 	}
 	resp := &runtimeapi.RestorePodResponse{PodSandboxId: id}
@@ -111,7 +112,7 @@ func (r *Restorer) restorePod(ctx context.Context, req *runtimeapi.RestorePodReq
 		resp.RestoredContainers, err = r.containers(ctx, id, configs)
 	}
 	if err == nil {
-		err = ctx.Err() // nobody would learn what was made
+		err = ctx.Err() // the caller would not learn what was made
 	}
 	if err == nil {
 		err = r.unmark(key)
@@ -213,8 +214,8 @@ func sameNamespaces(was, asked *runtimeapi.PodSandboxConfig) error {
 	return nil
 }
 
-// compare refuses a request for a container that describes another process than the one of the
-// checkpoint, as far as it says so itself.
+// compare refuses a request for a container that describes another process than the checkpoint
+// does, where it specifies one.
 func (r *Restorer) compare(ctx context.Context, id, archive string, was, asked *runtimeapi.ContainerConfig) error {
 	said, err := inspect(ctx, archive)
 	switch {
@@ -248,7 +249,7 @@ func (r *Restorer) compare(ctx context.Context, id, archive string, was, asked *
 	return nil
 }
 
-// sameImage reports whether a reference is that of the image that a checkpoint was made with.
+// sameImage reports whether a reference names the image that a checkpoint was made with.
 func (r *Restorer) sameImage(ref string, said config) bool {
 	exact := cmp.Or(said.RootfsImageRef, said.RootfsImageName)
 	if ref == "" || ref == said.RootfsImageName || ref == exact {
@@ -291,7 +292,7 @@ type halfMade struct {
 	ID string `json:"id"` // of its sandbox
 }
 
-// mark notes a pod that is about to be made: what is left of it after a kill is to be removed.
+// mark notes a pod that is about to be made, so that its remains are removed after a kill.
 func (r *Restorer) mark(key, id string) error {
 	text, err := json.Marshal(halfMade{ID: id})
 	return errors.Join(err, os.MkdirAll(r.cfg.Dir, 0o700), os.WriteFile(r.half.note(key), text, 0o600))

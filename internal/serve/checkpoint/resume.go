@@ -32,7 +32,7 @@ func (s *Service) resume(ctx context.Context, id string) error {
 	return errors.Join(err, s.cfg.Thaw(t.Process.Cgroup))
 }
 
-// resumeTask makes one attempt to resume a task, which is cut short by a stop.
+// resumeTask makes one attempt to resume a task; a stop cuts it short.
 func (s *Service) resumeTask(ctx context.Context, id string, stopping <-chan struct{}) error {
 	ctx, cancel := context.WithTimeout(ctx, resumeTimeout)
 	defer cancel()
@@ -55,8 +55,8 @@ func (s *Service) resumeTask(ctx context.Context, id string, stopping <-chan str
 	return s.cfg.Runtime.ResumeTask(ctx, id)
 }
 
-// undo lets the container go on, and removes the directory that says that it may be paused. If the
-// container cannot be resumed, the directory stays, and Run tries again.
+// undo lets the container go on, and removes the directory that notes the pause. If the container
+// cannot be resumed, the directory stays, and Run tries again.
 func (s *Service) undo(ctx context.Context, id string) error {
 	if err := s.resume(ctx, id); err != nil {
 		return fmt.Errorf("the container may stay paused until this succeeds, which berth tries again: %w", err)

@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	// DefaultMaxBytes bounds the files that a container has changed, as long as they say they are.
+	// DefaultMaxBytes bounds the files that a container has changed, by their apparent size.
 	DefaultMaxBytes = maxUnpacked
-	// spareBytes is what a checkpoint leaves free on a disk, and spareEvery how many bytes are
-	// written until that is looked at again.
+	// spareBytes is the space that a checkpoint leaves free on a disk, and spareEvery how many
+	// bytes are written between two checks of that.
 	spareBytes = 512 << 20
 	spareEvery = 16 << 20
 	// sparseBlock is how many zeros in a row are left out. A block of most file systems has as
@@ -37,8 +37,8 @@ type sparse struct {
 
 func newSparse(f *os.File, most int64) *sparse { return &sparse{f: f, most: most, free: freeBytes} }
 
-// Write writes what is not zero. ErrResourceExhausted says that the file becomes too long, or the
-// disk too full.
+// Write writes p, and leaves holes for zeros. It returns ErrResourceExhausted if the file becomes
+// too long, or the disk too full.
 func (s *sparse) Write(p []byte) (int, error) {
 	if s.most > 0 && s.size+int64(len(p)) > s.most {
 		return 0, fmt.Errorf("the files that the container has changed have more than %d bytes, holes included; delete some, or raise checkpoint.max_mib: %w", s.most, errdefs.ErrResourceExhausted)

@@ -14,30 +14,30 @@ import (
 )
 
 const (
-	// undoAgain is the pause between two attempts to undo what is unfinished.
+	// undoAgain is the pause between two attempts to undo unfinished work.
 	undoAgain = time.Second
 	// warnAgain is the least time between two warnings that it cannot be undone.
 	warnAgain = time.Minute
 )
 
 type unfinishedConfig struct {
-	dir    string                                     // made by whoever notes something there
+	dir    string                                     // made by the first note
 	undo   func(ctx context.Context, id string) error // removes the note, too
-	undone string                                     // what the log says once something was undone,
+	undone string                                     // the log message after an undo
 	stays  string                                     // and while it cannot be
 	logger *slog.Logger
 }
 
 // unfinished is work that is noted in a directory as long as it is not finished, each under the ID
-// that it is about. What is noted and not being done was cut off, by a kill or because it could not
-// be undone at once: it is undone as soon as that is possible.
+// that it is about. Work that is noted and not in progress was cut off, by a kill or because it
+// could not be undone at once: it is undone as soon as that is possible.
 type unfinished struct {
 	cfg unfinishedConfig
 
 	wake chan struct{} // holds one "something may have to be undone"
 
 	mu   sync.Mutex
-	busy map[string]bool // what is being done
+	busy map[string]bool // work in progress
 }
 
 func newUnfinished(cfg unfinishedConfig) *unfinished {
@@ -61,7 +61,7 @@ func (u *unfinished) enter(id string) bool {
 	return true
 }
 
-// leave says that the work is finished, or could not be undone; run undoes it then.
+// leave ends the work on an ID: it is finished, or could not be undone; run undoes it then.
 func (u *unfinished) leave(id string) {
 	u.mu.Lock()
 	delete(u.busy, id)
@@ -75,7 +75,7 @@ func (u *unfinished) leave(id string) {
 	}
 }
 
-// run undoes what was cut off. It tries until it succeeds, and ends with ctx.
+// run undoes work that was cut off. It tries until it succeeds, and ends with ctx.
 func (u *unfinished) run(ctx context.Context) error {
 	var warned time.Time
 	for {

@@ -22,16 +22,16 @@ import (
 // maxUnpacked bounds the changes of a writable layer that are compressed, in bytes.
 const maxUnpacked = 16 << 30
 
-// settings are for CRIU, besides those that the OCI runtime gives it. Connections are closed, as
-// the container has another address; sockets and locks are what a checkpoint may contain.
+// settings are for CRIU, besides those that the OCI runtime gives it. Connections are closed,
+// because the container has another address; a checkpoint may contain sockets and locks.
 const settings = "tcp-close\next-unix-sk\nfile-locks\n"
 
 // settingsKey is the annotation by which a specification names CRIU's settings to runc.
 const settingsKey = "org.criu.config"
 
-// Unpack checks an archive again, writes what a restore needs of it into the empty directory dir
-// ([pod.UnpackedIn]), and changes the container's specification as the restore needs it. Errors are
-// those of Read.
+// Unpack checks an archive again, writes the files for a restore into the empty directory dir
+// ([pod.UnpackedIn]), and changes the container's specification as the restore needs it. It returns
+// the errors of Read.
 func (Archives) Unpack(ctx context.Context, archive, dir string, s *specs.Spec) error {
 	if err := unpack(ctx, archive, dir, s); err != nil {
 		return about(archive, err)
@@ -73,7 +73,7 @@ func unpack(ctx context.Context, archive, dir string, s *specs.Spec) error {
 }
 
 // ownNamespaces gives the container IPC and UTS namespaces of its own instead of the pod's. CRIU
-// restores what they had, the hostname above all, and would change the pod's for its other
+// restores their old state, above all the hostname, and would change it for the pod's other
 // containers.
 func ownNamespaces(s *specs.Spec) {
 	if s.Linux == nil {
@@ -128,8 +128,9 @@ func writeChanges(ctx context.Context, root *os.Root, name string, r *io.Section
 	return nil
 }
 
-// checkChange refuses what a container without privileges could not have made, and links that lead
-// out of the layer. A symbolic link may name anything: it is followed within the container alone.
+// checkChange refuses files that a container without privileges could not have made, and links that
+// lead out of the layer. A symbolic link may name anything: it is followed within the container
+// alone.
 func checkChange(h *tar.Header, _ *io.SectionReader) error {
 	switch h.Typeflag {
 	case tar.TypeReg, tar.TypeDir, tar.TypeSymlink, tar.TypeFifo:
@@ -146,7 +147,7 @@ func checkChange(h *tar.Header, _ *io.SectionReader) error {
 	}
 }
 
-// bounded reads what a compressed file has, up to a bound.
+// bounded reads the content of a compressed file, up to a bound.
 type bounded struct {
 	r    io.Reader
 	left int64

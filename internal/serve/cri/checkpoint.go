@@ -17,7 +17,7 @@ type Checkpoints interface {
 	CheckpointPod(ctx context.Context, req *runtimeapi.CheckpointPodRequest) error
 }
 
-// Restorer makes pods from what CheckpointPod has written.
+// Restorer makes pods from the directories that CheckpointPod writes.
 type Restorer interface {
 	RestorePod(ctx context.Context, req *runtimeapi.RestorePodRequest) (*runtimeapi.RestorePodResponse, error)
 }

@@ -9,7 +9,8 @@ import (
 )
 
 // maxChunk is how many bytes of items one message of a stream carries at most; an item that is
-// larger comes by itself. It is far below what any client takes, which is 4 MiB for gRPC's own.
+// larger comes by itself. It is far below the limit of every client, which is 4 MiB by gRPC's
+// default.
 const maxChunk = 1 << 20
 
 // sendChunks streams a list: each item in exactly one message, in order, and no message without an
@@ -31,7 +32,7 @@ func sendChunks[M proto.Message, R any](items []M, stream grpc.ServerStreamingSe
 	return stream.Send(message(items[first:]))
 }
 
-// StreamPodSandboxes sends what ListPodSandbox returns, as a stream.
+// StreamPodSandboxes sends the result of ListPodSandbox as a stream.
 func (r *Runtime) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest, s grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxesResponse]) error {
 	list, err := r.ListPodSandbox(s.Context(), &runtimeapi.ListPodSandboxRequest{Filter: req.GetFilter()})
 	if err != nil {
@@ -42,7 +43,7 @@ func (r *Runtime) StreamPodSandboxes(req *runtimeapi.StreamPodSandboxesRequest, 
 	})
 }
 
-// StreamContainers sends what ListContainers returns, as a stream.
+// StreamContainers sends the result of ListContainers as a stream.
 func (r *Runtime) StreamContainers(req *runtimeapi.StreamContainersRequest, s grpc.ServerStreamingServer[runtimeapi.StreamContainersResponse]) error {
 	list, err := r.ListContainers(s.Context(), &runtimeapi.ListContainersRequest{Filter: req.GetFilter()})
 	if err != nil {
@@ -53,7 +54,7 @@ func (r *Runtime) StreamContainers(req *runtimeapi.StreamContainersRequest, s gr
 	})
 }
 
-// StreamContainerStats sends what ListContainerStats returns, as a stream.
+// StreamContainerStats sends the result of ListContainerStats as a stream.
 func (r *Runtime) StreamContainerStats(req *runtimeapi.StreamContainerStatsRequest, s grpc.ServerStreamingServer[runtimeapi.StreamContainerStatsResponse]) error {
 	list, err := r.ListContainerStats(s.Context(), &runtimeapi.ListContainerStatsRequest{Filter: req.GetFilter()})
 	if err != nil {
@@ -64,7 +65,7 @@ func (r *Runtime) StreamContainerStats(req *runtimeapi.StreamContainerStatsReque
 	})
 }
 
-// StreamPodSandboxStats sends what ListPodSandboxStats returns, as a stream.
+// StreamPodSandboxStats sends the result of ListPodSandboxStats as a stream.
 func (r *Runtime) StreamPodSandboxStats(req *runtimeapi.StreamPodSandboxStatsRequest, s grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxStatsResponse]) error {
 	list, err := r.ListPodSandboxStats(s.Context(), &runtimeapi.ListPodSandboxStatsRequest{Filter: req.GetFilter()})
 	if err != nil {
@@ -75,7 +76,7 @@ func (r *Runtime) StreamPodSandboxStats(req *runtimeapi.StreamPodSandboxStatsReq
 	})
 }
 
-// StreamPodSandboxMetrics sends what ListPodSandboxMetrics returns, as a stream.
+// StreamPodSandboxMetrics sends the result of ListPodSandboxMetrics as a stream.
 func (r *Runtime) StreamPodSandboxMetrics(_ *runtimeapi.StreamPodSandboxMetricsRequest, s grpc.ServerStreamingServer[runtimeapi.StreamPodSandboxMetricsResponse]) error {
 	list, err := r.ListPodSandboxMetrics(s.Context(), &runtimeapi.ListPodSandboxMetricsRequest{})
 	if err != nil {
@@ -86,7 +87,7 @@ func (r *Runtime) StreamPodSandboxMetrics(_ *runtimeapi.StreamPodSandboxMetricsR
 	})
 }
 
-// StreamImages sends what ListImages returns, as a stream.
+// StreamImages sends the result of ListImages as a stream.
 func (s *Image) StreamImages(req *runtimeapi.StreamImagesRequest, stream grpc.ServerStreamingServer[runtimeapi.StreamImagesResponse]) error {
 	list, err := s.ListImages(stream.Context(), &runtimeapi.ListImagesRequest{Filter: req.GetFilter()})
 	if err != nil {

@@ -27,7 +27,8 @@ type Client struct {
 
 // Dial makes a client for an endpoint, which is unix:///PATH, unix:PATH or PATH; a path that is not
 // absolute is below the working directory. It connects at the first call. The caller closes the
-// client. The error is InvalidArgument for what cannot be a Unix socket. Tests add more options.
+// client. The error is InvalidArgument for an endpoint that cannot be a Unix socket. Tests add more
+// options.
 func Dial(endpoint string, more ...grpc.DialOption) (*Client, error) {
 	path, err := socketPath(endpoint)
 	if err != nil {
@@ -47,7 +48,7 @@ func Dial(endpoint string, more ...grpc.DialOption) (*Client, error) {
 	}, nil
 }
 
-// hostPort matches what is an address of the network rather than a path.
+// hostPort matches an address of the network, as opposed to a path.
 var hostPort = regexp.MustCompile(`^[^/]*:\d+$`)
 
 // socketPath returns the absolute path of the socket that an endpoint names.
@@ -73,7 +74,8 @@ func socketPath(endpoint string) (string, error) {
 	if len(path) > maxSocketPath {
 		return "", invalid("endpoint %q: the path %s has %d bytes, and that of a Unix socket has at most %d; use a link", endpoint, path, len(path), maxSocketPath)
 	}
-	if st, err := os.Stat(path); err == nil && st.Mode()&os.ModeSocket == 0 { // otherwise connecting says more
+	// otherwise the error of the connection is more precise
+	if st, err := os.Stat(path); err == nil && st.Mode()&os.ModeSocket == 0 {
 		return "", invalid("endpoint %q: %s is not a socket", endpoint, path)
 	}
 	return path, nil

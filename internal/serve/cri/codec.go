@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file holds a trick whole: the items of lists are encoded once. It relies on what gRPC does
-// not promise: it asks the codec for nothing else, and sends what that returns. The setting
-// tricks.encode_once turns it off. Delete when the kubelet follows events and lists seldom:
+// This file holds a trick whole: the items of lists are encoded once. It relies on behaviour that
+// gRPC does not promise: it calls no other method of the codec, and sends the result as it is. The
+// setting tricks.encode_once turns it off. Delete when the kubelet follows events and lists seldom:
 // https://github.com/kubernetes/enhancements/issues/3386.
 
 package cri
@@ -21,11 +21,10 @@ import (
 
 // codec is gRPC's codec for protocol buffers, except that it does not encode the items of lists
 // again and again. A kubelet lists all containers and sandboxes every second, and nearly all of
-// them are what they were.
+// them are unchanged.
 //
-// It relies on a promise of [Pods]: an item of a list is never changed, and as long as there is
-// nothing new to say about a container or sandbox, lists contain the same message, at the same
-// address.
+// It relies on a promise of [Pods]: an item of a list is never changed, and as long as a container
+// or sandbox has not changed, lists contain the same message, at the same address.
 type codec struct {
 	encoding.CodecV2
 	containers wires[*runtimeapi.Container]
@@ -49,14 +48,15 @@ func (c *codec) Marshal(v any) (mem.BufferSlice, error) {
 // field.
 const itemField = 1
 
-// wires are list items in wire format, by message. What was not listed for a while is forgotten.
+// wires are list items in wire format, by message. Items that were not listed for a while are
+// forgotten.
 type wires[M interface {
 	comparable
 	proto.Message
 }] struct {
 	mu sync.Mutex
-	// recent holds what was listed since began. It becomes old after a while, and replaces the old
-	// one, which by then holds only what was not listed since.
+	// recent holds the items listed since began. It becomes old after a while, and replaces the old
+	// one, which by then holds only items that were not listed since.
 	recent, old map[M][]byte
 	began       time.Time
 	largest     int // items of the largest list since began
@@ -65,7 +65,7 @@ type wires[M interface {
 const (
 	// generation is how long recent is filled.
 	generation = time.Minute
-	// slack is how many more messages recent may hold than twice those of the largest list.
+	// slack is how many more messages recent may hold than twice the length of the largest list.
 	slack = 64
 )
 

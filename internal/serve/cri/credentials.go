@@ -18,12 +18,12 @@ import (
 	"berth/internal/base/peercred"
 )
 
-// local are the credentials of a server on a Unix socket: nothing is encrypted, and the kernel says
-// who connected. Whom it cannot name is served all the same, since the mode of the socket decides
-// who may connect.
+// local are the credentials of a server on a Unix socket: nothing is encrypted, and the kernel
+// identifies the client. Whom it cannot name is served all the same, since the mode of the socket
+// decides who may connect.
 type local struct{}
 
-// whom is what local finds out about a connection.
+// whom is the information of local about a connection.
 type whom struct {
 	credentials.CommonAuthInfo
 	client event.Client
@@ -54,8 +54,8 @@ func (local) Clone() credentials.TransportCredentials { return local{} }
 // OverrideServerName implements credentials.TransportCredentials.
 func (local) OverrideServerName(string) error { return nil }
 
-// clientOf returns the process at the other end of a connection. The name of its program is read once
-// for a connection; "" if it cannot be read.
+// clientOf returns the process at the other end of a connection. The name of its program is read
+// once for a connection; "" if it cannot be read.
 func clientOf(c net.Conn) (event.Client, error) {
 	counted, ok := c.(*conn)
 	if ok {
@@ -73,7 +73,7 @@ func clientOf(c net.Conn) (event.Client, error) {
 	return event.Client{Pid: cred.Pid, UID: cred.Uid, Name: strings.TrimSpace(string(name))}, nil
 }
 
-// called returns a context that says whose call it is.
+// called returns a context that carries the client of the call.
 func called(ctx context.Context) context.Context {
 	p, ok := peer.FromContext(ctx)
 	if !ok {

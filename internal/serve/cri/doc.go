@@ -6,21 +6,23 @@
 //
 // # Promises
 //
-//   - Bad input is InvalidArgument and the error names the field; what does not exist is NotFound;
-//     what berth does not support is Unimplemented, with the reason. No other room chooses a code.
-//   - The streams of lists have what the lists have, in messages of a bounded size (chunks.go).
-//   - A caller with a deadline gets an answer a little before the deadline, so that the error which
-//     says what the call was waiting for still reaches the caller. RestorePod alone answers later: it
-//     first removes what it has made.
+//   - Bad input is InvalidArgument and the error names the field; an absent object is NotFound; a
+//     request that berth does not support is Unimplemented, with the reason. No other room chooses
+//     a code.
+//   - The streams of lists have the same items as the lists, in messages of a bounded size
+//     (chunks.go).
+//   - A caller with a deadline gets an answer a little before the deadline, so that the error
+//     naming the cause of the delay still reaches the caller. Only RestorePod answers later: it
+//     first removes the objects that it has made.
 //   - When berth is asked to stop, no call fails and each stream ends once ([Server.Drain]),
-//     provided that somebody keeps the listener for the next berth.
+//     provided that another process keeps the listener for the next berth.
 //
 // # Panics
 //
 // A panic in a handler ends its call alone, with code Internal, the stack in the log and a count in
 // the metric berth_panics_total. That is safe because a handler only validates, translates and
-// waits, and holds no lock that it does not release in a defer. Whatever changes something runs in
-// goroutines of the rooms below, whose panics end the process: see package daemon.
+// waits, and holds no lock that it does not release in a defer. Changes run in goroutines of the
+// rooms below, whose panics end the process: see package daemon.
 //
 // Besides CRI v1 the socket serves berth.v1.Admin (admin.go), which only berth's own CLI speaks.
 package cri

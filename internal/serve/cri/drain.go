@@ -16,16 +16,18 @@ import (
 // Drain ends the server so that its clients notice as little as possible. The caller calls it once,
 // instead of Stop.
 //
-// The server stops accepting connections and tells its clients to make new calls elsewhere, which
-// is on new connections: they wait in the listener's backlog for the next server, if somebody keeps
+// The server stops accepting connections and tells its clients to make new calls elsewhere, on new
+// connections: they wait in the listener's backlog for the next server, if another process keeps
 // the listener. When the clients have learnt that, Drain waits for the unary calls in flight. Then
-// it ends the streams; a client that subscribes again at once does so on a new connection. What has
-// not ended after about timeout is cut off.
+// it ends the streams; a client that subscribes again at once does so on a new connection. Calls
+// that have not ended after about timeout are cut off.
 func (s *Server) Drain(timeout time.Duration) {
 	end := time.Now().Add(timeout)
 	s.stopAccepting(end)
 	graceful := make(chan struct{})
-	go func() { // GracefulStop also waits for handlers that ignore their contexts, so nobody waits for it for ever
+	// GracefulStop also waits for handlers that ignore their contexts, so do not wait for it for
+	// ever
+	go func() {
 		defer close(graceful)
 		s.GracefulStop()
 	}()
@@ -69,8 +71,8 @@ func (s *Server) stopAccepting(end time.Time) {
 	})
 }
 
-// wait waits until ok, which is called with the lock held, or until over is closed, at most until
-// end.
+// wait waits until ok, which is called with the lock held, returns true, or until over is closed,
+// at most until end.
 func (s *Server) wait(end time.Time, over <-chan struct{}, ok func() bool) {
 	t := time.NewTimer(time.Until(end))
 	defer t.Stop()
@@ -105,7 +107,7 @@ func (s *Server) change(f func()) {
 	}
 }
 
-// errEnding is what a stream ends with when berth stops.
+// errEnding is the error of a stream when berth stops.
 var errEnding = fmt.Errorf("berth is being stopped; subscribe again: %w", errdefs.ErrUnavailable)
 
 // endingStream is a stream whose context ends with the server.

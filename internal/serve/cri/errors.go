@@ -115,7 +115,8 @@ func statuses(err error) []statusError {
 	return nil
 }
 
-// dialed matches the message of gRPC when nobody listens on a socket, or the user may not connect.
+// dialed matches gRPC's message for a socket without a listener, or one to which the user may not
+// connect.
 var dialed = regexp.MustCompile(`dial unix (.+): connect: (.+?)"?$`)
 
 func sentence(st *status.Status) string {

@@ -14,7 +14,7 @@ import (
 	"berth/internal/images/image"
 )
 
-// Images is what the image service needs of the room that has the images.
+// Images is the image service's view of the room that has the images.
 type Images interface {
 	List(f *runtimeapi.ImageFilter) ([]*runtimeapi.Image, error)
 	Status(ref string) (*runtimeapi.Image, *image.Image, error)
@@ -33,7 +33,7 @@ type Image struct {
 }
 
 // checkHandler refuses an image for a runtime handler that is not configured (CRI,
-// ImageSpec.runtime_handler). verb is what was to be done with the image.
+// ImageSpec.runtime_handler). verb names the call.
 func (s *Image) checkHandler(verb string, i *runtimeapi.ImageSpec) error {
 	if h := i.GetRuntimeHandler(); h != "" && !slices.Contains(s.Handlers, h) {
 		return invalid("%s %s: image.runtime_handler: %q is not configured", verb, i.GetImage(), h)

@@ -17,7 +17,7 @@ import (
 	"berth/internal/base/version"
 )
 
-// Pods is what the runtime service needs of the controller.
+// Pods is the runtime service's view of the controller.
 type Pods interface {
 	RunPodSandbox(ctx context.Context, config *runtimeapi.PodSandboxConfig, handler string) (string, error)
 	StopPodSandbox(ctx context.Context, id string) error
@@ -43,7 +43,7 @@ type Health interface {
 	Info() map[string]any
 	Handlers() []*runtimeapi.RuntimeHandler
 	SystemdCgroup() bool
-	// SetPodCIDR takes what the kubelet says of the addresses of pods, for Info.
+	// SetPodCIDR takes the kubelet's address range for pods, for Info.
 	SetPodCIDR(cidrs string)
 }
 
@@ -118,8 +118,8 @@ func (r *Runtime) Status(_ context.Context, req *runtimeapi.StatusRequest) (*run
 	return resp, nil
 }
 
-// features returns what the node advertises as a whole. Each handler that can give a pod a user
-// namespace can do so on the host's network, too.
+// features returns the features that the node advertises as a whole. Each handler that can give a
+// pod a user namespace can do so on the host's network, too.
 func features(handlers []*runtimeapi.RuntimeHandler) *runtimeapi.RuntimeFeatures {
 	return &runtimeapi.RuntimeFeatures{
 		SupplementalGroupsPolicy: true,

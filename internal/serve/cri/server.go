@@ -94,8 +94,8 @@ func (s *Server) interceptStream(srv any, ss grpc.ServerStream, info *grpc.Strea
 	return h(srv, endingStream{ss, ctx})
 }
 
-// early ends a call a little before its caller stops waiting. Otherwise nobody would read the error
-// that says what the call was still waiting for.
+// early ends a call a little before its caller stops waiting. Otherwise the error that names the
+// cause of the delay would not be read.
 func early(ctx context.Context) (context.Context, context.CancelFunc) {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -105,8 +105,8 @@ func early(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithDeadline(ctx, deadline.Add(-min(time.Until(deadline)/10, most)))
 }
 
-// ended turns the result of a call, or what it panicked with, into a gRPC error, and reports it. It
-// runs on the stack of the panic, which it logs.
+// ended turns the result of a call, or the value of its panic, into a gRPC error, and reports it.
+// It runs on the stack of the panic, which it logs.
 func (s *Server) ended(fullMethod string, began time.Time, err error, panicked any) error {
 	method, took := path.Base(fullMethod), time.Since(began)
 	if panicked != nil {

@@ -8,7 +8,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Stats measures what sandboxes and containers use.
+// Stats measures the resource use of sandboxes and containers.
 type Stats interface {
 	ContainerStats(ctx context.Context, id string) (*runtimeapi.ContainerStats, error)
 	ListContainerStats(ctx context.Context, f *runtimeapi.ContainerStatsFilter) ([]*runtimeapi.ContainerStats, error)

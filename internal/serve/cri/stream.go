@@ -12,7 +12,7 @@ import (
 	"berth/internal/serve/stream"
 )
 
-// Streams is what the runtime service needs to run commands in containers.
+// Streams runs commands in containers for the runtime service.
 type Streams interface {
 	ExecSync(ctx context.Context, id string, cmd []string, timeout time.Duration) (stream.Result, error)
 	Exec(ctx context.Context, req *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error)

@@ -10,14 +10,14 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Updates changes what sandboxes and containers may use.
+// Updates changes the resources of sandboxes and containers.
 type Updates interface {
 	UpdateContainerResources(ctx context.Context, id string, r *runtimeapi.LinuxContainerResources) error
 	UpdatePodSandboxResources(ctx context.Context, id string, overhead, resources *runtimeapi.LinuxContainerResources) error
 }
 
-// UpdateContainerResources changes what a container may use. The annotations of the request have no
-// effect: they are for keys that a runtime defines, and berth defines none.
+// UpdateContainerResources changes the resources of a container. The annotations of the request
+// have no effect: they are for keys that a runtime defines, and berth defines none.
 func (r *Runtime) UpdateContainerResources(ctx context.Context, req *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
 	id := req.GetContainerId()
 	switch {
@@ -33,8 +33,7 @@ func (r *Runtime) UpdateContainerResources(ctx context.Context, req *runtimeapi.
 }
 
 // UpdatePodSandboxResources records the resources of a pod. The kubelet sends it after it has
-// changed the cgroup of the pod, which is the kubelet's own, so there is nothing to change for
-// berth.
+// changed the cgroup of the pod, which is the kubelet's own, so berth has nothing to change.
 func (r *Runtime) UpdatePodSandboxResources(ctx context.Context, req *runtimeapi.UpdatePodSandboxResourcesRequest) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
 	if err := r.Pods.UpdatePodSandboxResources(ctx, req.GetPodSandboxId(), req.GetOverhead(), req.GetResources()); err != nil {
 		return nil, err

@@ -24,7 +24,7 @@ type hierarchy struct {
 	names []string
 }
 
-// hierarchies are those of this host. They do not change while berth runs.
+// hierarchies are the cgroup hierarchies of this host. They do not change while berth runs.
 var hierarchies = sync.OnceValues(func() ([]hierarchy, error) {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -56,7 +56,7 @@ func parseHierarchies(mountinfo string) []hierarchy {
 type groups struct {
 	unified string   // its directory; "" where there is none to join
 	legacy  []string // its directories in v1 hierarchies
-	freezer string   // the file that says whether it is paused
+	freezer string   // the file that shows whether it is paused
 }
 
 // membership is /proc/PID/cgroup: a path for each hierarchy.
@@ -71,7 +71,8 @@ func membership(text []byte) map[string]string {
 }
 
 // groupsOf finds the groups that a container has at path. Its first process has to be in them, or
-// where this process is: then nobody has moved it there, nor does the OCI runtime.
+// in the group of this process: then it was not moved, and the OCI runtime does not move processes
+// either.
 func groupsOf(path string, hs []hierarchy, of, own map[string]string) (groups, error) {
 	var g groups
 	if path == "" || path == "/" {
@@ -131,7 +132,8 @@ func find(path string, pid uint32) (groups, error) {
 	return groupsOf(path, hs, texts[0], texts[1])
 }
 
-// checkRuns refuses a container that is paused: what joins it would be so, too.
+// checkRuns refuses a container that is paused, because a process that joins it would be paused,
+// too.
 func (g groups) checkRuns() error {
 	if g.freezer == "" {
 		return nil
@@ -149,7 +151,7 @@ func (g groups) checkRuns() error {
 	return nil
 }
 
-// open opens what is needed to join: the unified directory, nil for none, and a file of each v1
+// open opens the files needed to join: the unified directory, nil for none, and a file of each v1
 // group.
 func (g groups) open() (unified *os.File, tasks []*os.File, err error) {
 	defer func() {

@@ -20,7 +20,7 @@ import (
 	"berth/internal/host/pidfd"
 )
 
-// Config is what a Joiner works on.
+// Config holds the settings and ports of a Joiner.
 type Config struct {
 	// Libexec is the directory of berth-exec and berth-seccomp.
 	Libexec string
@@ -49,7 +49,7 @@ type known struct {
 	ended  <-chan struct{}
 }
 
-// New makes a Joiner. The error says why this host has none. The caller closes it.
+// New makes a Joiner. The error is the reason why this host has none. The caller closes it.
 func New(cfg Config) (_ *Joiner, err error) {
 	j := &Joiner{cfg: cfg, filters: newFilters(cfg.Libexec), plans: map[string]known{}}
 	defer func() {
@@ -91,8 +91,8 @@ func New(cfg Config) (_ *Joiner, err error) {
 	return j, err
 }
 
-// canJoin returns an error for a kernel that lacks what berth-exec calls: it joins the namespaces
-// of a pidfd, which Linux 5.8 can, and its close_range is of 5.9.
+// canJoin returns an error if the kernel lacks a call that berth-exec needs: it joins the
+// namespaces of a pidfd, from Linux 5.8 on, and uses close_range, from 5.9 on.
 func canJoin() error {
 	ok, err := kernelversion.GreaterEqualThan(kernelversion.KernelVersion{Kernel: 5, Major: 9})
 	if err != nil {
@@ -104,7 +104,7 @@ func canJoin() error {
 	return nil
 }
 
-// Close gives back what a Joiner has open. What it has started goes on.
+// Close closes the descriptors of a Joiner. Started processes go on.
 func (j *Joiner) Close() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -143,8 +143,8 @@ type Plan struct {
 	args []string
 }
 
-// Prepare plans to run a program. The error is a [Refusal] for what this room does not cover, and
-// otherwise that of asking for the specification.
+// Prepare plans to run a program. The error is a [Refusal] if this room does not cover the request,
+// and otherwise that of asking for the specification.
 func (j *Joiner) Prepare(ctx context.Context, c Container, args []string) (*Plan, error) {
 	if len(args) == 0 {
 		return nil, refuse(Specification, "there is no program")

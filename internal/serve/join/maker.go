@@ -15,15 +15,16 @@ import (
 )
 
 // maker is berth-exec: the process that berth starts, a child of berth's. It makes the process that
-// executes the program, and stays its parent: it reaps that one, and whatever that one makes as a
-// child of its own parent. It ends with the last of them, and so does the wait for it.
+// executes the program, and stays its parent: it reaps that one, and every child that the program
+// makes for its own parent. It ends with the last of them, and so does the wait for it.
 type maker struct {
-	pid    int
-	socket *os.File // on which it says how the program has ended, and berth that nobody wants it
+	pid int
+	// on which it reports the end of the program, and berth that the program is not needed any more
+	socket *os.File
 
-	said chan struct{} // closed when it has said it, or never will
+	said chan struct{} // closed when it has reported the end, or never will
 	gone chan struct{} // closed when it was reaped
-	// Once it has said it, or err if it never will.
+	// Set before said is closed; err if there is no report.
 	executed bool
 	code     uint32
 	err      error
@@ -38,8 +39,8 @@ var errKilled = errors.New("berth-exec was killed, which alone knows how the pro
 
 // fork starts berth-exec with these descriptors: the first from 0 on, then its socket, then the
 // groups. It is in no group of the container's, and its own process never will be: until the new
-// process executes berth-exec, this thread waits in the kernel, and with it whoever forks or
-// collects garbage; and the memory of the new process is berth's until then.
+// process executes berth-exec, this thread waits in the kernel, and with it every fork and garbage
+// collection; and the memory of the new process is berth's until then.
 func (j *Joiner) fork(token string, files, groups []*os.File) (*maker, error) {
 	ours, theirs, err := sockets()
 	if err != nil {
@@ -56,8 +57,8 @@ func (j *Joiner) fork(token string, files, groups []*os.File) (*maker, error) {
 				attr.Files = append(attr.Files, rawFD(f))
 			}
 		}
-		// What is not among these may have been replaced by the time that it is executed (Go's
-		// #61751).
+		// A file that is not among these may have been replaced by the time that it is executed
+		// (Go's #61751).
 		path := fmt.Sprintf("/proc/self/fd/%d", len(attr.Files))
 		attr.Files = append(attr.Files, rawFD(program))
 		pid, err := syscall.ForkExec(path, []string{"berth-exec", token}, attr)
@@ -92,8 +93,8 @@ func (m *maker) watch() {
 	close(m.said)
 	_, _ = io.Copy(io.Discard, m.socket) // until it ends, which closes the socket
 	_ = m.socket.Close()
-	// A moment passes between that and the end, for which a thread waits. It does not reap yet:
-	// until it does, the pid is nobody else's.
+	// A moment passes between that and the end, for which a thread waits. It does not reap yet, so
+	// that the pid is not reused until it does.
 	for {
 		if err := unix.Waitid(unix.P_PID, m.pid, nil, unix.WEXITED|unix.WNOWAIT, nil); !errors.Is(err, unix.EINTR) {
 			break
@@ -105,7 +106,7 @@ func (m *maker) watch() {
 	_, _ = unix.Wait4(m.pid, nil, 0, nil)
 }
 
-// giveUp has the maker kill what it has made for the program, reap it, and end. In a group that is
+// giveUp makes the maker kill its processes for the program, reap them, and end. In a group that is
 // frozen that may take until it is thawed.
 func (m *maker) giveUp() {
 	_, _ = m.socket.Write([]byte{'K'}) // the only byte that it is sent: there is room for it

@@ -11,9 +11,9 @@ import (
 )
 
 // null is the null device of one container, which is the standard input of its probes. A program
-// can change the mode, the owner and the times of a file by a descriptor: those of the host's null
-// device are not for root in a container to change. It is on a file system that is mounted in no
-// place, where it has the path that it has elsewhere, too.
+// can change the mode, the owner and the times of a file by a descriptor, and root in a container
+// must not change those of the host's null device. It is on a file system that is not attached
+// anywhere, with the usual path in it.
 type null struct {
 	root *os.File // of the file system; nil for the host's device
 }
@@ -39,7 +39,7 @@ func newNull() (_ *null, err error) {
 		_ = root.Close()
 		return &null{}, nil
 	case err == nil:
-		err = unix.Fchmodat(dir, "dev/null", 0o666, 0) // whatever the umask
+		err = unix.Fchmodat(dir, "dev/null", 0o666, 0) // regardless of the umask
 	}
 	if err != nil {
 		return nil, fmt.Errorf("make a null device: %w", err)
@@ -48,8 +48,8 @@ func newNull() (_ *null, err error) {
 		// SELinux may forbid the container to use a device without the label: it gets the host's,
 		// as by the OCI runtime. A file system that is mounted with the label (its option context)
 		// does not help: the policy refuses the same label there. The null device in the
-		// container's own /dev has a label that it may use, and is not taken: the container decides
-		// what is at that path.
+		// container's own /dev has a label that it may use, but is not taken, because the container
+		// controls that path.
 		_ = root.Close()
 		return &null{}, nil
 	}
@@ -74,8 +74,8 @@ func detached() (*os.File, error) {
 }
 
 // hostsIsForeign reports whether the host's null device belongs to a user that this user namespace
-// does not have, as for berth rootless: nobody in it, root of a container included, can change the
-// device, and nobody in it can make another.
+// does not have, as for berth rootless: then no process in it, root of a container included, can
+// change the device, or make another.
 func hostsIsForeign() bool {
 	const overflow = 65534
 	var s unix.Stat_t

@@ -14,7 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Refusal says why a process cannot be made here. It is no failure: the OCI runtime makes it.
+// Refusal is the reason why a process cannot be made here. It is not a failure: the OCI runtime
+// makes the process.
 type Refusal struct {
 	Why  Reason
 	What string // for a person
@@ -22,7 +23,7 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return string(r.Why) + ": " + r.What }
 
-// Reason is what a process was refused for. There are few, so that they can be counted.
+// Reason is the kind of a refusal. There are few, so that they can be counted.
 type Reason string
 
 // The reasons.
@@ -70,7 +71,7 @@ type limit struct {
 	Soft, Hard  uint64
 }
 
-// plan is what every process of one container has in common.
+// plan is the part that every process of one container has in common.
 type plan struct {
 	head    head
 	limits  []limit
@@ -84,7 +85,7 @@ type plan struct {
 	env     []string
 }
 
-// namespaces are the flags of those that can be joined. That of users is joined apart.
+// namespaces are the flags of those that can be joined. A user namespace is joined separately.
 var namespaces = map[specs.LinuxNamespaceType]uint32{
 	specs.PIDNamespace:     unix.CLONE_NEWPID,
 	specs.NetworkNamespace: unix.CLONE_NEWNET,
@@ -109,9 +110,9 @@ var capabilities = strings.Fields(`CAP_CHOWN CAP_DAC_OVERRIDE CAP_DAC_READ_SEARC
 	CAP_MKNOD CAP_LEASE CAP_AUDIT_WRITE CAP_AUDIT_CONTROL CAP_SETFCAP CAP_MAC_OVERRIDE CAP_MAC_ADMIN CAP_SYSLOG
 	CAP_WAKE_ALARM CAP_BLOCK_SUSPEND CAP_AUDIT_READ CAP_PERFMON CAP_BPF CAP_CHECKPOINT_RESTORE`)
 
-// planned makes a plan of a specification, without a filter, or says what is not covered. It knows
-// every field of the process: a test fails when the specification gets another one. by is the name
-// of the OCI runtime.
+// planned makes a plan of a specification, without a filter, or names the part that is not covered.
+// It knows every field of the process: a test fails when the specification gets another one. by is
+// the name of the OCI runtime.
 func planned(id, by string, s *specs.Spec, lastCap uint32) (*plan, error) {
 	p, l := s.Process, s.Linux
 	switch {
@@ -251,7 +252,8 @@ func environment(vars []string, inPlace bool) (env []string, path string, err er
 	return slices.DeleteFunc(env, func(v string) bool { return v == "" }), path, nil
 }
 
-// encode returns what berth-exec is sent for a program, and how many groups it has descriptors of.
+// encode returns the message to berth-exec for a program, and the number of groups of which it has
+// descriptors.
 func (p *plan) encode(args []string, cgroups int, unified bool) ([]byte, error) {
 	var rest bytes.Buffer
 	add := func(v any) { _ = binary.Write(&rest, binary.NativeEndian, v) } // a Buffer takes everything

@@ -13,7 +13,7 @@ import (
 )
 
 // Runtime is an OCI runtime, as its command features describes it. The zero Runtime is one that has
-// not said yet what it is, or that this room does not know.
+// not answered yet, or that this room does not know.
 type Runtime struct {
 	Name       string // "runc" or "crun"
 	Version    string
@@ -29,8 +29,8 @@ const (
 // run with. It runs with runc and with crun 1.21 again and again, and did with crun 1.28, by hand.
 var covered = map[string][]string{runc: {"1.5"}, crun: {"1.21", "1.28"}}
 
-// check returns a [Refusal] unless r is covered. A release candidate, or what somebody has built of
-// something between two releases, is not.
+// check returns a [Refusal] unless r is covered. A release candidate, or a build between two
+// releases, is not.
 func (r Runtime) check() error {
 	for _, series := range covered[r.Name] {
 		if (r.Version == series || strings.HasPrefix(r.Version, series+".")) && !strings.ContainsAny(r.Version, "-+") {

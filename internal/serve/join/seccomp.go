@@ -26,7 +26,7 @@ import (
 type filters struct {
 	program string
 
-	// turn holds a value while somebody uses what follows. Whoever waits for it can give up.
+	// turn holds a value while the fields below are in use. A caller that waits for it can give up.
 	turn    chan struct{}
 	version string // of its libseccomp; "" until it is known
 	made    map[string]filter
@@ -83,8 +83,8 @@ func (f *filters) of(ctx context.Context, s *specs.LinuxSeccomp, libseccomp stri
 	return made, made.refused
 }
 
-// make makes the filter of a profile, which may be none for a reason that stays. The error says
-// that berth-seccomp could not be asked.
+// make makes the filter of a profile, which may be none for a reason that stays. It returns an
+// error if berth-seccomp could not be asked.
 func (f *filters) make(ctx context.Context, text string) (filter, error) {
 	out, err := f.run(ctx, text)
 	if e := (*exec.ExitError)(nil); errors.As(err, &e) && e.Exited() {
@@ -103,13 +103,13 @@ func (f *filters) make(ctx context.Context, text string) (filter, error) {
 	return made, nil
 }
 
-// UnknownSyscalls returns those of the names that berth's libseccomp does not know, and runc's,
-// which is the same: a rule for one of them is left out of a filter. libexec is the directory of
-// berth-seccomp.
+// UnknownSyscalls returns those names that berth's libseccomp, and so runc's, does not know: a rule
+// for one of them is left out of a filter. libexec is the directory of berth-seccomp.
 func UnknownSyscalls(ctx context.Context, libexec string, names []string) ([]string, error) {
 	var unknown []string
 	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool {
-		odd := name == "" || strings.ContainsFunc(name, unicode.IsSpace) // it would be two to berth-seccomp
+		// it would be two to berth-seccomp
+		odd := name == "" || strings.ContainsFunc(name, unicode.IsSpace)
 		if odd {
 			unknown = append(unknown, strconv.Quote(name))
 		}
@@ -254,7 +254,7 @@ func profile(s *specs.LinuxSeccomp) (string, error) {
 	return b.String(), nil
 }
 
-// saysWhatFails returns nil if a filter lets berth-exec say what it cannot do once it is loaded.
+// saysWhatFails returns nil if a filter lets berth-exec report a failure after it is loaded.
 func (f filter) saysWhatFails() error {
 	for _, nr := range []uint32{unix.SYS_WRITE, unix.SYS_EXIT_GROUP} {
 		if err := f.allows(nr); err != nil {
@@ -264,9 +264,9 @@ func (f filter) saysWhatFails() error {
 	return nil
 }
 
-// allows returns nil if a filter lets a system call through whose arguments are all zero. One that
-// looks at the arguments may decide otherwise of others: then berth-exec ends without a word, which
-// berth sees.
+// allows returns nil if a filter lets a system call through whose arguments are all zero. A filter
+// that looks at the arguments may decide otherwise for others: then berth-exec ends silently, which
+// berth notices.
 func (f filter) allows(nr uint32) error {
 	ret, err := f.verdict(arches[natives[runtime.GOARCH]], nr, [6]uint64{})
 	if err != nil {
@@ -293,7 +293,8 @@ func (f filter) verdict(arch, nr uint32, args [6]uint64) (uint32, error) {
 	if err != nil {
 		return 0, refuse(Seccomp, "its filter cannot be run: %v", err)
 	}
-	// struct seccomp_data, each word of it in the order in which the machine of package bpf reads.
+	// struct seccomp_data, each word of it in the byte order in which the machine of package bpf
+	// reads.
 	words := []uint32{nr, arch, 0, 0}
 	for _, a := range args {
 		words = append(words, uint32(a), uint32(a>>32)) //nolint:gosec // its halves, in a little endian's order

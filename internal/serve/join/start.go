@@ -26,12 +26,12 @@ type Process struct {
 	fd       *os.File // a pidfd, until it has ended
 	ended    chan struct{}
 	insist   sync.Once
-	// Once it has ended, and err if nobody knows how.
+	// Set before ended is closed; err if the code is unknown.
 	code uint32
 	err  error
 }
 
-// seal copies a program into memory that nobody can write to.
+// seal copies a program into memory that cannot be written to.
 func seal(in io.Reader) (*os.File, error) {
 	// By vm.memfd_noexec a copy cannot be executed unless that is asked for, which Linux 6.3 can
 	// be.
@@ -54,8 +54,8 @@ func seal(in io.Reader) (*os.File, error) {
 	return f, nil
 }
 
-// renew makes another copy of the program in the place of one that cannot be executed. What is
-// still in use of that one is closed once nothing refers to it.
+// renew makes another copy of the program in the place of one that cannot be executed. Processes
+// that still use the old copy keep it until they end.
 func (j *Joiner) renew(old *os.File) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -69,11 +69,11 @@ func (j *Joiner) renew(old *os.File) error {
 	return err
 }
 
-// Start runs a program. stdout and stderr are what it writes to; it reads nothing. note is called
-// with the process before it executes the program, and an error keeps it from that. Start returns
-// when the program is executed, or a [Refusal] when it is not, for whatever reason: nothing of the
-// container's has run then. It is given up when ctx ends: then the program may have run for a
-// moment, and is killed.
+// Start runs a program. stdout and stderr receive its output; it reads nothing. note is called with
+// the process before it executes the program, and an error keeps it from that. Start returns when
+// the program is executed, or a [Refusal] if it is not for any reason: no program of the container
+// has run then. It is given up when ctx ends: then the program may have run for a moment, and is
+// killed.
 func (p *Plan) Start(ctx context.Context, stdout, stderr *os.File, note func(pidfd.Process) error) (*Process, error) {
 	proc, err := p.start(ctx, stdout, stderr, note)
 	var r *Refusal
@@ -132,7 +132,7 @@ func (p *Plan) start(ctx context.Context, stdout, stderr *os.File, note func(pid
 	return proc, nil
 }
 
-// make has the process made, noted, and execute the program.
+// make lets the process be made, noted, and execute the program.
 func (m *maker) make(ctx context.Context, ours *os.File, message []byte, token string, note func(pidfd.Process) error) (*Process, error) {
 	if _, err := ours.Write(message); err != nil {
 		return nil, failure(ours, fmt.Errorf("tell berth-exec what to do: %w", err))
@@ -193,15 +193,15 @@ func sockets() (ours, theirs *os.File, err error) {
 	return os.NewFile(uintptr(fds[0]), "socket"), os.NewFile(uintptr(fds[1]), "socket"), nil //nolint:gosec // descriptors
 }
 
-// newToken is a name for a process, as long as one can be, that nobody guesses.
+// newToken returns a name for a process, as long as possible and unguessable.
 func newToken() string {
 	var b [6]byte
 	_, _ = rand.Read(b[:]) // it never fails
 	return "be:" + hex.EncodeToString(b[:])
 }
 
-// rawFD returns a descriptor and leaves its mode as it is, which Fd would not. That of a file that
-// was closed is one that is not open.
+// rawFD returns a descriptor and leaves its mode as it is, which Fd would not. For a closed file it
+// returns a number that is not open.
 func rawFD(f *os.File) (fd uintptr) {
 	fd = ^uintptr(0)
 	raw, err := f.SyscallConn()
@@ -226,7 +226,7 @@ func answer(from *os.File) (pid int, err error) {
 	return int(binary.NativeEndian.Uint32(b[1:])), nil
 }
 
-// failure reads what berth-exec could not do.
+// failure reads berth-exec's report of a failure.
 func failure(from *os.File, err error) error {
 	b, _ := io.ReadAll(io.LimitReader(from, 1024))
 	if len(b) > 0 || err == nil {
@@ -235,7 +235,7 @@ func failure(from *os.File, err error) error {
 	return err
 }
 
-// open takes the process that a maker has made. It may be gone by now: then the maker says how it
+// open takes the process that a maker has made. If it is gone by now, the maker reports how it
 // ended.
 func (m *maker) open(pid int) (*Process, error) {
 	fd, identity, err := pidfd.OpenProcess(pidfd.Process{Pid: uint32(pid)}) //nolint:gosec // a pid
@@ -250,8 +250,8 @@ func (m *maker) open(pid int) (*Process, error) {
 }
 
 // executed returns when the program is executed. The socket closes then, and a moment later the
-// process has the program's name. Where it closes for another reason the process keeps its name. Of
-// a process that has ended its maker says which.
+// process has the program's name. Where it closes for another reason the process keeps its name. If
+// a process has ended, its maker reports which of the two it was.
 func (p *Process) executed(ctx context.Context, from *os.File, token string) error {
 	b, err := io.ReadAll(io.LimitReader(from, 1024))
 	switch {
@@ -262,9 +262,9 @@ func (p *Process) executed(ctx context.Context, from *os.File, token string) err
 	}
 	// A program may give itself the name: that costs it this call, and berth next to nothing.
 	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 50*time.Millisecond) {
-		// An error says that the kernel could not be asked, as without a descriptor, or that the
-		// process was reaped: neither is an answer. Another start says that its pid is another's by
-		// now.
+		// An error means that the kernel could not be asked, as without a descriptor, or that the
+		// process was reaped: neither is an answer. Another start time means that its pid was
+		// reused.
 		st, err := pidfd.ReadStat(p.identity.Pid)
 		if err == nil && st.StartTicks == p.identity.StartTicks && st.Program.Command != token {
 			return nil
@@ -274,7 +274,7 @@ func (p *Process) executed(ctx context.Context, from *os.File, token string) err
 			if p.maker.err == nil && !p.maker.executed {
 				return errors.New("berth-exec ended before it executed the program")
 			}
-			return nil // without a word of the maker's nobody knows it: neither does Wait, then
+			return nil // without the maker's report the code is unknown, and Wait reports that
 		case <-ctx.Done():
 			return errors.Join(ctx.Err(), err)
 		case <-time.After(wait):
@@ -291,7 +291,7 @@ func (p *Process) watch() {
 	if p.err == nil {
 		return
 	}
-	// Its maker was killed, and somebody else is its parent now. What runs it is ended with its
+	// Its maker was killed, and somebody else is its parent now. Its processes are ended with its
 	// maker.
 	if err := p.send(); err != nil {
 		p.err = errors.Join(p.err, err)
@@ -299,15 +299,15 @@ func (p *Process) watch() {
 	}
 	if raw, err := p.fd.SyscallConn(); err == nil {
 		_ = raw.Read(func(fd uintptr) bool { return pidfd.Ask(int(fd)) != pidfd.Alive }) //nolint:gosec // a descriptor
-		// Where berth is what processes without a parent are given to, it is berth's to reap.
+		// If orphaned processes are reparented to berth, berth must reap it.
 		_ = raw.Control(func(fd uintptr) {
 			_ = unix.Waitid(unix.P_PIDFD, int(fd), nil, unix.WEXITED|unix.WNOHANG, nil) //nolint:gosec // as above
 		})
 	}
 }
 
-// Wait returns when the process has ended, with its exit code, which is 128+N for signal N. The
-// error is that of ctx, or says that there is no code.
+// Wait returns when the process has ended, with its exit code, which is 128+N for signal N. It
+// returns ctx's error, or an error if there is no code.
 func (p *Process) Wait(ctx context.Context) (uint32, error) {
 	select {
 	case <-p.ended:
@@ -321,8 +321,8 @@ func (p *Process) Wait(ctx context.Context) (uint32, error) {
 // own parent, as by clone with CLONE_PARENT. That may be long after its own end.
 func (p *Process) Left() <-chan struct{} { return p.maker.gone }
 
-// patience is how long after a process was killed, and has ended, its maker may take to say so. One
-// that does not was stopped, as a container in the PID namespace of the host can.
+// patience is how long after the end of a killed process its maker may take to report it. One that
+// does not was stopped, as a container in the PID namespace of the host can.
 const patience = 5 * time.Second
 
 // Kill kills the process. One that has ended is none to kill.
@@ -349,8 +349,8 @@ func (p *Process) send() error {
 	return sent
 }
 
-// endMaker kills the maker of a process that has ended without a word of it. Whoever inherits the
-// process reaps it then.
+// endMaker kills the maker of a process that has ended without a report. The process that inherits
+// it reaps it then.
 func (p *Process) endMaker() {
 	for {
 		select {

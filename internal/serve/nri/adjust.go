@@ -16,8 +16,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// adjust returns a copy of a specification with what plug-ins ask for. What berth cannot give is
-// refused by name, and the result is checked.
+// adjust returns a copy of a specification with the adjustments of plug-ins. An adjustment that
+// berth cannot make is refused by name, and the result is checked.
 func (s *Service) adjust(oci *specs.Spec, a *api.ContainerAdjustment) (*specs.Spec, error) {
 	r := a.GetLinux().GetResources()
 	for _, f := range []struct {
@@ -73,10 +73,10 @@ func clone(oci *specs.Spec) (*specs.Spec, error) {
 // ours is the beginning of the annotations by which node agents and berth recognise a container.
 const ours = "io.kubernetes.cri."
 
-// check returns what is wrong with a specification that plug-ins have made from another. A plug-in
-// is trusted to choose devices, mounts and limits. It must not break what berth builds on: the
-// namespaces by which the end of a container is known, the cgroup in which its OOM kills are
-// counted, the annotations that name the container.
+// check returns the faults of a specification that plug-ins have changed. A plug-in is trusted to
+// choose devices, mounts and limits. It must not break berth's assumptions: the namespaces by which
+// the end of a container is known, the cgroup in which its OOM kills are counted, the annotations
+// that name the container.
 func check(before, after *specs.Spec) error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }

@@ -13,7 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// kind is what has happened.
+// kind is the kind of an event.
 type kind string
 
 const (
@@ -41,7 +41,7 @@ func (e event) id() string {
 	return e.pod.GetId()
 }
 
-// later queues an event, which is delivered after those before it. It does not block.
+// later queues an event, which is delivered after earlier ones. It does not block.
 func (s *Service) later(e event) {
 	if s.events.put(e) {
 		s.cfg.Logger.Warn("NRI plug-ins are too slow: an event was dropped", "waiting", maxEvents)
@@ -123,7 +123,7 @@ func (s *Service) carryOut(ctx context.Context, r request) {
 	}
 }
 
-// update carries out what a plug-in asks for by itself, and returns what failed.
+// update carries out the unsolicited updates of a plug-in, and returns those that failed.
 func (s *Service) update(ctx context.Context, updates []*api.ContainerUpdate) ([]*api.ContainerUpdate, error) {
 	if len(updates) > maxRequests {
 		return updates, fmt.Errorf("%d updates at a time are too many; the maximum is %d", len(updates), maxRequests)
@@ -179,7 +179,8 @@ func (s *Service) updateOne(ctx context.Context, u *api.ContainerUpdate) error {
 	return nil
 }
 
-// resources translates what a plug-in asks for. What CRI cannot express is refused by name.
+// resources translates the resources requested by a plug-in. Fields that CRI cannot express are
+// refused by name.
 func resources(r *api.LinuxResources) (*runtimeapi.LinuxContainerResources, error) {
 	mem, cpu := r.GetMemory(), r.GetCpu()
 	for _, f := range []struct {

@@ -11,7 +11,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// evictions reads what plug-ins evict from their messages: the adaptation does not pass it on.
+// evictions reads evictions from the messages of plug-ins, because the adaptation does not pass
+// them on.
 func (s *Service) evictions() adaptation.Option {
 	return adaptation.WithTTRPCOptions(
 		[]ttrpc.ClientOpts{guarded(s.cfg.RequestTimeout, s.answered)},

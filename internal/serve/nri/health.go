@@ -23,7 +23,7 @@ const (
 // asked to stay connected: then each request would wait for it for the whole time, and since one
 // request is relayed at a time, all creations of the node would queue behind it. So it is left
 // alone for a while once it did not answer a few requests in a row: each request fails for it at
-// once, as if its time were over, and what follows from that is the plug-in's own policy. Then one
+// once, as if its time were over, and the plug-in's own policy decides the consequence. Then one
 // request tries again.
 type health struct {
 	mu       sync.Mutex
@@ -32,8 +32,8 @@ type health struct {
 }
 
 // guarded puts the health of its plug-in and then next before the requests of each connection. The
-// option of ttrpc is made anew for each: it keeps what it is applied to, and would put the health
-// of one plug-in before the requests of the next.
+// option of ttrpc is made anew for each connection, because it keeps its state, and would put the
+// health of one plug-in before the requests of the next.
 func guarded(timeout time.Duration, next ttrpc.UnaryClientInterceptor) ttrpc.ClientOpts {
 	return func(c *ttrpc.Client) {
 		ttrpc.WithChainUnaryClientInterceptor((&health{}).guard(timeout), next)(c)
@@ -61,7 +61,7 @@ func (h *health) rest(now time.Time) time.Duration {
 	return max(0, h.rests.Sub(now))
 }
 
-// note takes what became of a request, and whether the plug-in had its time for it.
+// note takes the outcome of a request, and whether the plug-in had enough time for it.
 func (h *health) note(err error, enough bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -53,7 +53,7 @@ type Pods interface {
 	UpdatePodSandboxResources(ctx context.Context, id string, overhead, resources *runtimeapi.LinuxContainerResources) error
 }
 
-// Config says how plug-ins are served, and what they work on.
+// Config holds the settings and ports of a Service.
 type Config struct {
 	// Socket is the path of the socket on which plug-ins register. Root alone may use it.
 	Socket string
@@ -88,8 +88,8 @@ type Service struct {
 	turn *semaphore.Weighted
 	// queued is how many requests are relayed, or wait for their turn.
 	queued atomic.Int64
-	// evicted is what plug-ins have asked to evict in their answers since turn was taken. Whoever
-	// holds turn may use it.
+	// evicted are the evictions that plug-ins requested in their answers since turn was taken. Only
+	// the holder of turn may use it.
 	evicted []*api.ContainerEviction
 	// started is closed once the plug-ins of PluginDir were started for the first time.
 	started     chan struct{}
@@ -157,9 +157,9 @@ func (s *Service) Run(ctx context.Context) error {
 	return nil
 }
 
-// Problem says that plug-ins cannot find the socket any more, since others have taken its file
-// away; "" if they can, as far as that can be told. The library has no way to make it again that
-// keeps the plug-ins that are connected.
+// Problem returns a message if plug-ins cannot find the socket any more, because others have
+// removed its file; "" if they can, as far as that can be told. The library has no way to make it
+// again that keeps the plug-ins that are connected.
 func (s *Service) Problem() string {
 	made := s.socket.Load()
 	if made == nil {
@@ -177,9 +177,9 @@ func (s *Service) Problem() string {
 // register.
 func (s *Service) PluginsStarted() <-chan struct{} { return s.started }
 
-// restore registers the pods and containers that an earlier berth has left. A specification that
-// cannot be read, because containerd does not answer in time, leaves the container with what its
-// record says.
+// restore registers the pods and containers that an earlier berth has left. If a specification
+// cannot be read because containerd does not answer in time, the container is described by its
+// record.
 func (s *Service) restore(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, specsTimeout)
 	defer cancel()
@@ -213,7 +213,7 @@ func (s *Service) spec(ctx context.Context, id string) (*specs.Spec, error) {
 	return s.cfg.Spec(ctx, id)
 }
 
-// refreshPod takes up what became of a pod before it was known here.
+// refreshPod applies changes of a pod from before it was known here.
 func (s *Service) refreshPod(id string) {
 	t, err := s.cfg.Pods().Target(id)
 	if err != nil {
@@ -223,8 +223,8 @@ func (s *Service) refreshPod(id string) {
 	}
 }
 
-// refresh takes up what became of a container before it was known here: berth serves while the
-// specification is read. From now on the hooks change what is known.
+// refresh applies changes of a container from before it was known here, because berth serves while
+// the specification is read. From now on the hooks make the changes.
 func (s *Service) refresh(id string) {
 	t, err := s.cfg.Pods().Target(id)
 	if err != nil {
@@ -273,7 +273,7 @@ func (s *Service) SandboxRun(ctx context.Context, t pod.Target) error {
 	return nil
 }
 
-// AdjustSpec relays CreateContainer, and applies what the plug-ins answer.
+// AdjustSpec relays CreateContainer, and applies the answers of the plug-ins.
 func (s *Service) AdjustSpec(ctx context.Context, t pod.Target, _ *runtimeapi.ContainerConfig, oci *specs.Spec) error {
 	ct := containerOf(t, oci)
 	ct.State, ct.CreatedAt = api.ContainerState_CONTAINER_CREATED, time.Now().UnixNano()
@@ -353,9 +353,9 @@ func (s *Service) Ended(_ context.Context, t pod.Target, f exit.Fact) error {
 	return nil
 }
 
-// Removed relays RemoveContainer or RemovePodSandbox, later. It is called with the ID of everything
-// whose record was deleted, also of what was not made in the end. Ended may still be on its way:
-// plug-ins are notified of the end first in any case.
+// Removed relays RemoveContainer or RemovePodSandbox, later. It is called with the ID of every
+// record that was deleted, even if its creation had failed. Ended may still be on its way: plug-ins
+// are notified of the end first in any case.
 func (s *Service) Removed(id string) {
 	if p := s.known.endPod(id); p != nil {
 		s.later(event{kind: podStopped, pod: p})
@@ -387,7 +387,7 @@ var logTo atomic.Pointer[slog.Logger]
 
 func init() { nrilog.Set(logger{}) }
 
-// logger passes on what the library says.
+// logger passes on the library's log.
 type logger struct{}
 
 func (logger) log(ctx context.Context, level slog.Level, format string, args []any) {
@@ -401,7 +401,7 @@ func (l logger) Debugf(ctx context.Context, format string, args ...any) {
 }
 
 func (l logger) Infof(ctx context.Context, format string, args ...any) {
-	l.log(ctx, slog.LevelDebug, format, args) // there is much of it
+	l.log(ctx, slog.LevelDebug, format, args) // its log is verbose
 }
 
 func (l logger) Warnf(ctx context.Context, format string, args ...any) {

@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// queue is a bounded queue that never blocks whoever puts something in.
+// queue is a bounded queue that never blocks its producers.
 type queue[T any] struct {
 	limit int
 	more  chan struct{} // one value: there may be something

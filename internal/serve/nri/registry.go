@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// registry holds what plug-ins have been asked about or notified of: what a new one is synchronised
-// with. The messages that it returns are not changed any more.
+// registry holds the pods and containers that plug-ins know: the list with which a new one is
+// synchronised. The messages that it returns are not changed any more.
 type registry struct {
 	mu struct {
 		sync.Mutex
@@ -108,7 +108,7 @@ func (r *registry) change(id string, f func(*api.Container)) (c *api.Container, 
 	return c, old != nil
 }
 
-// remove forgets a pod, or a container, which it returns with its pod. What was not known is nil.
+// remove forgets a pod, or a container, which it returns with its pod. An unknown one is nil.
 func (r *registry) remove(id string) (*api.PodSandbox, *api.Container) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -126,7 +126,7 @@ func (r *registry) remove(id string) (*api.PodSandbox, *api.Container) {
 	return nil, nil
 }
 
-// all returns what has not ended.
+// all returns everything that has not ended.
 func (r *registry) all() ([]*api.PodSandbox, []*api.Container) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -32,16 +32,17 @@ func (r request) about() string {
 	return r.update.GetContainerId()
 }
 
-// requests are what plug-ins have asked for and is to be carried out: what is about one container
-// in its order, and what is about different ones side by side, so that a shim that hangs holds up
-// its own container alone.
+// requests are the queued requests of plug-ins: those about one container are carried out in order,
+// and those about different ones side by side, so that a shim that hangs holds up its own container
+// alone.
 type requests struct {
 	more chan struct{} // one value: there may be something to begin
 	mu   struct {
 		sync.Mutex
-		count int                  // that wait
-		byID  map[string][]request // what waits, by container; an empty list while one is carried out
-		ready []string             // containers of which nothing is carried out, in the order of their turn
+		count int // that wait
+		// waiting requests, by container; an empty list while one is carried out
+		byID  map[string][]request
+		ready []string // containers of which nothing is carried out, in the order of their turn
 	}
 }
 
@@ -91,7 +92,7 @@ func (q *requests) next() (r request, ok bool) {
 	return list[0], true
 }
 
-// done says that a request about a container was carried out.
+// done notes that a request about a container was carried out.
 func (q *requests) done(id string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -15,13 +15,13 @@ import (
 	"berth/internal/host/spec"
 )
 
-// UpdateContainer changes what a container may use, as plug-ins have adjusted it. It is called instead
-// of the controller's UpdateContainerResources.
+// UpdateContainer changes the resources of a container, as adjusted by plug-ins. It is called
+// instead of the controller's UpdateContainerResources.
 func (s *Service) UpdateContainer(ctx context.Context, id string, asked *runtimeapi.LinuxContainerResources) error {
 	pods := s.cfg.Pods()
 	t, err := pods.Target(id)
 	if err != nil || t.ID == t.PodID || spec.CheckResources(asked) != nil {
-		return pods.UpdateContainerResources(ctx, id, asked) // it says what is wrong
+		return pods.UpdateContainerResources(ctx, id, asked) // for its error
 	}
 	adjusted, err := s.Updating(ctx, t, asked)
 	if err != nil {
@@ -40,7 +40,7 @@ func (s *Service) UpdatePod(ctx context.Context, id string, overhead, resources 
 	pods := s.cfg.Pods()
 	t, err := pods.Target(id)
 	if err != nil || t.ID != t.PodID || !t.Running {
-		return pods.UpdatePodSandboxResources(ctx, id, overhead, resources) // it says what is wrong
+		return pods.UpdatePodSandboxResources(ctx, id, overhead, resources) // for its error
 	}
 	if err := s.UpdatingPod(ctx, t, overhead, resources); err != nil {
 		return fmt.Errorf("update sandbox %s: %w", t.ID, err)
@@ -54,7 +54,7 @@ func (s *Service) UpdatePod(ctx context.Context, id string, overhead, resources 
 	return nil
 }
 
-// Updating relays UpdateContainer and returns the resources with what plug-ins make of them. It is
+// Updating relays UpdateContainer and returns the resources as changed by the plug-ins. It is
 // called before the resources of a container are changed because a client of CRI asks for that; an
 // error of a plug-in fails the call.
 func (s *Service) Updating(ctx context.Context, t pod.Target, r *runtimeapi.LinuxContainerResources) (*runtimeapi.LinuxContainerResources, error) {
@@ -75,7 +75,7 @@ func (s *Service) Updating(ctx context.Context, t pod.Target, r *runtimeapi.Linu
 	var others []*api.ContainerUpdate
 	for _, u := range resp.GetUpdate() {
 		switch {
-		case u == nil: // no plug-in has said anything
+		case u == nil: // without an answer of a plug-in
 		case u.GetContainerId() != t.ID:
 			others = append(others, u)
 		default:
@@ -97,8 +97,8 @@ func (s *Service) Updated(_ context.Context, t pod.Target, r *runtimeapi.LinuxCo
 	s.later(event{kind: updated, pod: s.podOf(t), container: ct})
 }
 
-// UpdatingPod relays UpdatePodSandbox. It is called before what the kubelet says of the resources
-// of a pod is recorded; nil leaves a part of it as it is. An error of a plug-in fails the call.
+// UpdatingPod relays UpdatePodSandbox. It is called before the kubelet's values for the resources
+// of a pod are recorded; nil leaves a part as it is. An error of a plug-in fails the call.
 func (s *Service) UpdatingPod(ctx context.Context, t pod.Target, overhead, resources *runtimeapi.LinuxContainerResources) error {
 	err := s.relay(ctx, func(ctx context.Context) error {
 		_, err := s.plugins.UpdatePodSandbox(ctx, &api.UpdatePodSandboxRequest{
@@ -115,7 +115,7 @@ func (s *Service) UpdatingPod(ctx context.Context, t pod.Target, overhead, resou
 }
 
 // UpdatedPod relays PostUpdatePodSandbox, later. It is called after the resources were recorded,
-// with what the record has now.
+// with the new record.
 func (s *Service) UpdatedPod(_ context.Context, t pod.Target) {
 	s.known.changePod(t.PodID, func(p *api.PodSandbox) {
 		p.Linux.PodOverhead, p.Linux.PodResources = podResources(t.PodOverhead), podResources(t.PodResources)
@@ -146,11 +146,11 @@ func merge(r *runtimeapi.LinuxContainerResources) func(*api.Container) {
 		has.HugepageLimits = slices.DeleteFunc(has.GetHugepageLimits(), func(old *api.HugepageLimit) bool {
 			return slices.ContainsFunc(change.GetHugepageLimits(), func(l *api.HugepageLimit) bool { return l.GetPageSize() == old.GetPageSize() })
 		})
-		proto.Merge(has, change) // what change does not set is absent or empty there
+		proto.Merge(has, change) // fields that change does not set are absent or empty there
 	}
 }
 
-// fromCRI translates resources for plug-ins. What CRI leaves out is 0 there.
+// fromCRI translates resources for plug-ins. Fields that CRI leaves out are 0 there.
 func fromCRI(r *runtimeapi.LinuxContainerResources) *api.LinuxResources {
 	out := &api.LinuxResources{
 		Memory:  &api.LinuxMemory{},

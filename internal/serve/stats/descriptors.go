@@ -8,8 +8,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// The labels of every metric are those that cAdvisor's users know: "id" is the path of the cgroup,
-// and "name" the ID of the container.
+// Every metric has the labels that cAdvisor's users know: "id" is the path of the cgroup, and
+// "name" the ID of the container.
 var baseLabels = []string{"container", "id", "image", "name", "namespace", "pod"}
 
 const (
@@ -17,7 +17,7 @@ const (
 	gauge   = runtimeapi.MetricType_GAUGE
 )
 
-// descriptor is a metric by its name: what it is, and the labels that it has beyond the base.
+// descriptor describes a metric: its help text, and its labels besides the base.
 type descriptor struct {
 	help   string
 	kind   runtimeapi.MetricType

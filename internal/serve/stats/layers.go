@@ -14,8 +14,8 @@ import (
 const (
 	// layerInterval is the time between two samples of a layer that is measured quickly.
 	layerInterval = 30 * time.Second
-	// layerRest bounds what is spent on one layer: after a measurement it is left alone for that
-	// many times as long as the measurement took.
+	// layerRest bounds the cost of one layer: after a measurement it is left alone for that many
+	// times as long as the measurement took.
 	layerRest = 20
 	// layerBudget is how long the first measurement of a layer may take. A layer that needs more
 	// gets twice the time for the next one, up to layerBudgetMax.
@@ -30,7 +30,7 @@ const (
 // layer names a writable layer.
 type layer struct{ snapshotter, key string }
 
-// space is what something uses of a file system.
+// space is the use of a file system.
 type space struct {
 	bytes, inodes uint64
 	at            time.Time
@@ -55,7 +55,7 @@ type layers struct {
 	fs    filesystem
 }
 
-// layerState is what is known of one layer.
+// layerState is the state of one layer.
 type layerState struct {
 	ended  bool          // its container does not run: the last sample is kept
 	space  space         // zero instant: it was not measured yet
@@ -74,8 +74,8 @@ func newLayers(port Layers, mountpoint func() string) *layers {
 	}
 }
 
-// follow makes the layers of running the ones that are sampled, keeps the last samples of those of
-// others, and forgets all other layers.
+// follow sets the layers that are sampled to running, keeps the last samples of others, and forgets
+// all other layers.
 func (l *layers) follow(running, others []layer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -150,7 +150,7 @@ func (l *layers) filesystem() filesystem {
 	return l.fs
 }
 
-// run measures what is due with each tick, and when it is woken, until ctx ends.
+// run measures the layers that are due with each tick, and when it is woken, until ctx ends.
 func (l *layers) run(ctx context.Context, tick <-chan time.Time, list func() (running, others []layer)) error {
 	var workers errgroup.Group
 	workers.SetLimit(layerWorkers)
@@ -189,7 +189,8 @@ func (l *layers) due() (layer, *layerState) {
 }
 
 func (l *layers) measure(ctx context.Context, k layer, s *layerState) {
-	within, cancel := context.WithTimeout(ctx, s.budget) // only the worker that has it busy writes budget
+	// only the worker that has it busy writes budget
+	within, cancel := context.WithTimeout(ctx, s.budget)
 	defer cancel()
 	began := time.Now()
 	bytes, inodes, err := l.port.SnapshotUsage(within, k.snapshotter, k.key)

@@ -56,8 +56,7 @@ func swapUsage(u *usage) *runtimeapi.SwapUsage {
 	return out
 }
 
-// ioUsage returns nil where the kernel does not measure pressure, which is all that CRI asks of
-// I/O.
+// ioUsage returns nil if the kernel does not measure pressure, which is CRI's only figure of I/O.
 func ioUsage(u *usage) *runtimeapi.IoUsage {
 	if u.BlkioStats.PSI == nil {
 		return nil

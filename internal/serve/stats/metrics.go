@@ -21,8 +21,8 @@ import (
 // many it opens is up to the container.
 const maxDescriptors = 20_000
 
-// ListPodSandboxMetrics measures the sandboxes that are ready, and their containers that run. Nobody may change
-// what it returns.
+// ListPodSandboxMetrics measures the sandboxes that are ready, and their containers that run. The
+// result must not be changed.
 func (s *Service) ListPodSandboxMetrics(ctx context.Context) ([]*runtimeapi.PodSandboxMetrics, error) {
 	return s.allMetrics.get(ctx)
 }
@@ -81,7 +81,7 @@ func (m *metrics) addAt(at int64, name string, v uint64, labels ...string) {
 
 func seconds(nanoseconds uint64) uint64 { return nanoseconds / uint64(time.Second) }
 
-// podMetrics returns those of the pod's network and, if it has a cgroup of its own, of that.
+// podMetrics returns the metrics of the pod's network and, if it has a cgroup of its own, of that.
 func (s *Service) podMetrics(p sandbox, net interfaces) []*runtimeapi.Metric {
 	meta := p.item.GetMetadata()
 	m := &metrics{labels: []string{
@@ -100,7 +100,7 @@ func (s *Service) podMetrics(p sandbox, net interfaces) []*runtimeapi.Metric {
 	if p.group == "" {
 		return m.list
 	}
-	m.labels[3] = "" // the pod's cgroup is not that of a container
+	m.labels[3] = "" // the pod's cgroup does not belong to a container
 	if u, err := s.cgroups.group(p.group).read(everything); err == nil {
 		m.usage(u)
 	}
@@ -139,7 +139,7 @@ func (s *Service) containerMetrics(ctx context.Context, p sandbox, c container, 
 	return m.list
 }
 
-// usage adds what was read from a cgroup.
+// usage adds the values read from a cgroup.
 func (m *metrics) usage(u *usage) {
 	if u.hasCPU {
 		cpu := u.CpuStats
@@ -230,8 +230,8 @@ func (m *metrics) pressure(resource string, p *cgroups.PSIStats) {
 	m.add("container_pressure_"+resource+"_stalled_seconds_total", p.Full.Total/1_000_000)
 }
 
-// limits adds the limits as they are. The CPU shares of cgroup v2 are those that were asked for,
-// since runtimes convert shares to weights in more than one way.
+// limits adds the limits as they are. The CPU shares of cgroup v2 are the requested ones, because
+// runtimes convert shares to weights in more than one way.
 func (m *metrics) limits(l limits, asked *runtimeapi.LinuxContainerResources) {
 	const defaultShares, defaultPeriod = 1024, 100_000
 	shares := cmp.Or(l.shares, uint64(max(asked.GetCpuShares(), 0)), defaultShares) //nolint:gosec // not below 0

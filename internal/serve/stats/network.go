@@ -24,7 +24,7 @@ const networkTTL = time.Second
 // two hundred bytes.
 const maxInterfaces = 16
 
-// leftOutEvery is how often at most the log says that interfaces are left out.
+// leftOutEvery is the least time between two log lines about interfaces that are left out.
 const leftOutEvery = time.Minute
 
 // interfaces are the network interfaces of a namespace at one instant, sorted by name, without the
@@ -44,7 +44,7 @@ type networks struct {
 
 	mu    sync.Mutex
 	cache map[string]interfaces
-	said  time.Time // when the log last said that interfaces are left out
+	said  time.Time // when the log last reported interfaces that are left out
 }
 
 func newNetworks(log *slog.Logger) *networks {
@@ -56,7 +56,8 @@ func newNetworks(log *slog.Logger) *networks {
 	}
 }
 
-// of reads the interfaces of the namespaces at the given paths. What cannot be read is absent.
+// of reads the interfaces of the namespaces at the given paths. Those that cannot be read are
+// absent.
 func (n *networks) of(paths []string) map[string]interfaces {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"berth/internal/heart/pod"
 )
 
-// Pods is what is known of sandboxes and containers. Its methods answer from memory.
+// Pods lists sandboxes and containers. Its methods answer from memory.
 type Pods interface {
 	ListPodSandbox(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox
 	ListContainers(f *runtimeapi.ContainerFilter) []*runtimeapi.Container

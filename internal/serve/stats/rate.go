@@ -20,7 +20,7 @@ type sample struct {
 }
 
 // nanoCores returns the rate between two samples: nanoseconds of CPU time per second. There is none
-// if b is not after a, or if the counter went back, which says that the cgroup is another one.
+// if b is not after a, or if the counter went back, because then the cgroup is another one.
 func nanoCores(a, b sample) (uint64, bool) {
 	elapsed := b.at.Sub(a.at)
 	if a.at.IsZero() || elapsed <= 0 || b.used < a.used {

@@ -12,13 +12,13 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// roundPatience is how long calls wait for a round that others began before them. One that takes longer is
-// stuck, and theirs begins beside it.
+// roundPatience is how long calls wait for a round that others began before them. One that takes
+// longer is stuck, and theirs begins beside it.
 const roundPatience = 5 * time.Second
 
-// rounds lets calls that ask for the same measurement share it. While one round is under way, all calls that
-// come wait for the next one: however many they are, they cost one measurement, and no call gets figures from
-// before it was made. What they get is shared, and nobody may change it.
+// rounds lets calls that ask for the same measurement share it. While one round is under way, all
+// calls that come wait for the next one: however many they are, they cost one measurement, and no
+// call gets figures from before it was made. Their result is shared, and must not be changed.
 type rounds[T any] struct {
 	measure func(ctx context.Context) (T, error)
 
@@ -29,7 +29,7 @@ type rounds[T any] struct {
 
 // round is one measurement.
 type round[T any] struct {
-	ctx    context.Context // ends when nobody waits any more
+	ctx    context.Context // ends when there are no waiters any more
 	cancel context.CancelFunc
 	done   chan struct{} // closed when got and err are set
 	got    T
@@ -38,7 +38,8 @@ type round[T any] struct {
 	waiting int // guarded by the mutex of rounds
 }
 
-// get measures, or waits for a measurement that begins after this call. It returns when ctx ends at the latest.
+// get measures, or waits for a measurement that begins after this call. It returns when ctx ends at
+// the latest.
 func (r *rounds[T]) get(ctx context.Context) (T, error) {
 	var none T
 	if err := ctx.Err(); err != nil {
@@ -78,7 +79,7 @@ func (r *rounds[T]) join() *round[T] {
 	return w
 }
 
-// beginLocked begins a round, unless it has begun, or nobody waits for it any more. r.mu must be held.
+// beginLocked begins a round, unless it has begun, or has no waiters any more. r.mu must be held.
 func (r *rounds[T]) beginLocked(w *round[T]) {
 	if r.next != w {
 		return

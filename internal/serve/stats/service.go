@@ -22,24 +22,24 @@ import (
 const (
 	// layerTick is how often the list of layers that are sampled is renewed.
 	layerTick = 5 * time.Second
-	// cpuTick is how often the CPU time of what nobody asked for is sampled.
+	// cpuTick is how often CPU times are sampled in the absence of calls.
 	cpuTick = 10 * time.Second
 	// maxSelections is how many lists with a filter are measured at the same time.
 	maxSelections = 8
 )
 
-// Config is what a Service works on.
+// Config holds the settings and ports of a Service.
 type Config struct {
 	Pods   Pods
 	Layers Layers
 	// Mountpoint is where the file system of writable layers is mounted, as ImageFsInfo names it.
 	// It is "" while that is not known.
 	Mountpoint func() string
-	// Cgroups is where cgroups are mounted, usually /sys/fs/cgroup; Unified says that this is the
-	// unified hierarchy of cgroup v2 alone.
+	// Cgroups is the directory where cgroups are mounted, usually /sys/fs/cgroup; Unified is set if
+	// this is the unified hierarchy of cgroup v2 alone.
 	Cgroups string
 	Unified bool
-	// Logger says what is left out of the figures. It may be nil.
+	// Logger reports figures that are left out. It may be nil.
 	Logger *slog.Logger
 }
 
@@ -51,12 +51,12 @@ type Service struct {
 	layers   *layers
 	networks *networks
 	rates    *rates
-	// Calls for a list of everything share what is measured.
+	// Calls for a list of everything share a measurement.
 	allContainers rounds[[]*runtimeapi.ContainerStats]
 	allSandboxes  rounds[[]*runtimeapi.PodSandboxStats]
 	allMetrics    rounds[[]*runtimeapi.PodSandboxMetrics]
-	// selections bounds how many lists with a filter are measured at the same time. Those that wait have
-	// nothing yet.
+	// selections bounds how many lists with a filter are measured at the same time. Those that wait
+	// have nothing yet.
 	selections *semaphore.Weighted
 }
 
@@ -134,8 +134,8 @@ func layersOf(list []container) (running, others []layer) {
 	return running, others
 }
 
-// sampleCPU samples the CPU time of everything that runs and that nobody asked for lately, and
-// forgets what does not run any more.
+// sampleCPU samples the CPU time of every running container and pod without a recent call, and
+// forgets those that do not run any more.
 func (s *Service) sampleCPU(ctx context.Context) {
 	groups := map[string]string{}
 	for _, c := range s.containers(running()) {
@@ -175,7 +175,7 @@ func (c container) layer() layer { return layer{c.target.Snapshotter, c.item.Get
 
 // runs reports whether there is a cgroup whose figures are those of the container. The cgroup of a
 // container whose processes are in a virtual machine, or behind a kernel like gVisor's, is empty or
-// that of the machine: what it says is not what the container uses.
+// that of the machine, and so its values are not those of the container.
 func (c container) runs() bool {
 	return c.target.Running && c.target.Handler.HostProcess && c.target.Process.Cgroup != ""
 }
@@ -213,7 +213,7 @@ func (p sandbox) measured() string {
 // sandboxes lists the sandboxes that match, each with the cgroup of its pod.
 //
 // The kubelet makes a cgroup for each pod and names it as the parent. Other clients name one parent
-// for several pods or none, and what is counted there is not the usage of a pod.
+// for several pods or none, and the counters there are not the usage of a pod.
 func (s *Service) sandboxes(f *runtimeapi.PodSandboxFilter) []sandbox {
 	users := map[string]map[string]bool{} // the UIDs of the pods below a cgroup
 	below := s.containerParents()
@@ -276,7 +276,7 @@ func one[T interface{ GetId() string }](kind, id string, items []T) (T, error) {
 }
 
 // ContainerStats measures one container. If it does not run, the answer has its attributes and no
-// usage. It returns errdefs.ErrNotFound if there is no such container.
+// usage. It returns errdefs.ErrNotFound if the container does not exist.
 func (s *Service) ContainerStats(ctx context.Context, id string) (*runtimeapi.ContainerStats, error) {
 	item, err := one("container", id, s.pods.ListContainers(&runtimeapi.ContainerFilter{Id: id}))
 	if err != nil {
@@ -293,7 +293,7 @@ func (s *Service) ContainerStats(ctx context.Context, id string) (*runtimeapi.Co
 	return list[0], nil
 }
 
-// ListContainerStats measures the containers that match and run. Nobody may change what it returns.
+// ListContainerStats measures the containers that match and run. The result must not be changed.
 func (s *Service) ListContainerStats(ctx context.Context, f *runtimeapi.ContainerStatsFilter) ([]*runtimeapi.ContainerStats, error) {
 	if f.GetId() == "" && f.GetPodSandboxId() == "" && len(f.GetLabelSelector()) == 0 {
 		return s.allContainers.get(ctx)
@@ -365,7 +365,7 @@ func (s *Service) cpu(id string, u *usage) *runtimeapi.CpuUsage {
 }
 
 // PodSandboxStats measures one sandbox. If it is not ready, the answer has its attributes and no
-// usage. It returns errdefs.ErrNotFound if there is no such sandbox.
+// usage. It returns errdefs.ErrNotFound if the sandbox does not exist.
 func (s *Service) PodSandboxStats(ctx context.Context, id string) (*runtimeapi.PodSandboxStats, error) {
 	item, err := one("sandbox", id, s.pods.ListPodSandbox(&runtimeapi.PodSandboxFilter{Id: id}))
 	if err != nil {
@@ -381,7 +381,8 @@ func (s *Service) PodSandboxStats(ctx context.Context, id string) (*runtimeapi.P
 	return list[0], nil
 }
 
-// ListPodSandboxStats measures the sandboxes that match and are ready. Nobody may change what it returns.
+// ListPodSandboxStats measures the sandboxes that match and are ready. The result must not be
+// changed.
 func (s *Service) ListPodSandboxStats(ctx context.Context, f *runtimeapi.PodSandboxStatsFilter) ([]*runtimeapi.PodSandboxStats, error) {
 	if f.GetId() == "" && len(f.GetLabelSelector()) == 0 {
 		return s.allSandboxes.get(ctx)
@@ -435,7 +436,7 @@ func (s *Service) measureSandboxes(ctx context.Context, list []sandbox) ([]*runt
 	return out, nil
 }
 
-// containerParents returns the cgroups above those of containers that run, by sandbox.
+// containerParents returns the parent cgroups of running containers, by sandbox.
 func (s *Service) containerParents() map[string]string {
 	parents := map[string]string{}
 	for _, c := range s.containers(running()) {
@@ -446,9 +447,9 @@ func (s *Service) containerParents() map[string]string {
 	return parents
 }
 
-// fillPod measures the cgroup of the pod. If the pod has none, its usage is the sum of that of its
-// sandbox and of its containers that run, or not known where their processes are elsewhere, as is
-// how many of those there are.
+// fillPod measures the cgroup of the pod. If the pod has none, its usage is the sum of its
+// sandbox's and of its running containers'. If their processes are elsewhere, the usage and the
+// number of processes are unknown.
 func (s *Service) fillPod(linux *runtimeapi.LinuxPodSandboxStats, p sandbox, containers []string) {
 	id, elsewhere := p.item.GetId(), !p.target.Handler.HostProcess
 	switch {
@@ -457,7 +458,7 @@ func (s *Service) fillPod(linux *runtimeapi.LinuxPodSandboxStats, p sandbox, con
 	case p.group == "":
 		return
 	}
-	if p.measured() == "" { // neither a process nor a cgroup: what its containers use is all
+	if p.measured() == "" { // neither a process nor a cgroup: its containers' usage is all
 		cpu, memory := noUsage(time.Now().UnixNano())
 		linux.Cpu, linux.Memory = addCPU(cpu, linux.Containers), addMemory(memory, linux.Containers)
 		return
@@ -473,8 +474,8 @@ func (s *Service) fillPod(linux *runtimeapi.LinuxPodSandboxStats, p sandbox, con
 	}
 }
 
-// processes counts those of the cgroup of the pod. If the pod has none, they are those of its
-// sandbox and of its containers that run.
+// processes counts the processes in the cgroup of the pod. If the pod has none, it counts those of
+// its sandbox and of its running containers.
 func (s *Service) processes(p sandbox, containers []string) *runtimeapi.ProcessUsage {
 	dirs := []string{p.measured()}
 	if p.group == "" {

@@ -21,11 +21,11 @@ import (
 	"github.com/opencontainers/cgroups/fscommon"
 )
 
-// everything is what metrics are made of.
+// everything selects the controllers for metrics.
 const everything = cgroups.CPU | cgroups.Memory | cgroups.Pids | cgroups.IO | cgroups.HugeTLB
 
-// forStats returns what statistics need: of I/O, CRI asks for the pressure alone, which cgroup v1
-// does not have.
+// forStats returns the controllers for statistics: of I/O, CRI has only the pressure, which cgroup
+// v1 lacks.
 func (h hierarchy) forStats() cgroups.Controller {
 	if h.v2 {
 		return cgroups.CPU | cgroups.Memory | cgroups.IO
@@ -33,14 +33,14 @@ func (h hierarchy) forStats() cgroups.Controller {
 	return cgroups.CPU | cgroups.Memory
 }
 
-// unlimited is the smallest value that a memory limit has where there is none: cgroup v1 says the
-// largest number of pages, cgroup v2 says "max".
+// unlimited is the smallest value of a memory limit that means none: cgroup v1 has the largest
+// number of pages, cgroup v2 "max".
 const unlimited = 1 << 62
 
 // hierarchy is where cgroups are found.
 type hierarchy struct {
 	mount string // /sys/fs/cgroup
-	v2    bool   // it is the unified hierarchy
+	v2    bool   // whether it is the unified hierarchy
 }
 
 // group is one cgroup, by its directory as it is on record: the memory controller's on cgroup v1,
@@ -73,7 +73,7 @@ func (g group) name() string {
 	return strings.TrimPrefix(g.dir, base)
 }
 
-// usage is what was read from a cgroup at one instant.
+// usage holds the values read from a cgroup at one instant.
 type usage struct {
 	*cgroups.Stats
 	v2      bool
@@ -84,8 +84,8 @@ type usage struct {
 	hasPids bool
 }
 
-// read reads the counters of the group. It returns errdefs.ErrNotFound if the group is gone, also
-// if it vanished while it was read: what is read of a group that vanishes is not complete.
+// read reads the counters of the group. It returns errdefs.ErrNotFound if the group is gone, even
+// if it vanished during the reading, because then the values are not complete.
 func (g group) read(what cgroups.Controller) (*usage, error) {
 	if g.dir == "" {
 		return nil, fmt.Errorf("read the usage of a cgroup: it is not known: %w", errdefs.ErrNotFound)
@@ -107,9 +107,9 @@ func (g group) read(what cgroups.Controller) (*usage, error) {
 	return u, nil
 }
 
-// cpuTime samples the CPU time of the group. It reads the one file that has it, and not all that a
-// controller knows: it is asked of each group over and over when nobody wants the rest. A group that
-// is gone, or does not say it, is an error.
+// cpuTime samples the CPU time of the group. It reads only the file with the CPU time, because it
+// is called for each group over and over. A group that is gone, or has no such counter, is an
+// error.
 func (g group) cpuTime() (sample, error) {
 	if !g.v2 {
 		used, err := fscommon.GetCgroupParamUint(g.path("cpuacct"), "cpuacct.usage")
@@ -165,14 +165,14 @@ func (g group) oomKills() (uint64, error) {
 	return cgroup1.OOMKillCount(g.dir)
 }
 
-// limits are the limits of a group as they are now. Zero means that there is no limit.
+// limits are the limits of a group as they are now. Zero stands for no limit.
 type limits struct {
 	shares, period, quota uint64
 	memory, reservation   uint64
 	swap                  uint64 // of memory and swap together
 }
 
-// limits reads the limits of the group. What cannot be read is zero.
+// limits reads the limits of the group. Limits that cannot be read are zero.
 func (g group) limits(u *usage) limits {
 	l := limits{
 		memory: finite(u.MemoryStats.Usage.Limit),
@@ -221,7 +221,7 @@ func (u *usage) memory(v2, v1 string) uint64 {
 	return all[v1]
 }
 
-// workingSet returns the memory that cannot be given back at once: all of it but the file pages
+// workingSet returns the memory that cannot be reclaimed at once: all of it except for file pages
 // that were not used lately. The kubelet evicts pods by it.
 func (u *usage) workingSet() uint64 {
 	return less(u.MemoryStats.Usage.Usage, u.memory("inactive_file", "inactive_file"))
@@ -245,7 +245,7 @@ func (u *usage) faults() (all, major uint64) {
 	return u.memory("pgfault", "pgfault"), u.memory("pgmajfault", "pgmajfault")
 }
 
-// available returns what is left up to the memory limit, if there is one.
+// available returns the memory left up to the limit, if there is one.
 func (u *usage) available() (uint64, bool) {
 	limit := finite(u.MemoryStats.Usage.Limit)
 	return less(limit, u.workingSet()), limit > 0
@@ -266,8 +266,8 @@ func (u *usage) swapLeft() (uint64, bool) {
 	return less(limit, u.swap()), true
 }
 
-// swap returns what is swapped out. On cgroup v1 it is the difference of two counters that are read
-// one after the other, which may be below zero.
+// swap returns the swapped-out memory. On cgroup v1 it is the difference of two counters that are
+// read one after the other, which may be below zero.
 func (u *usage) swap() uint64 {
 	if v := u.MemoryStats.SwapOnlyUsage.Usage; v <= math.MaxInt64 {
 		return v

@@ -20,7 +20,7 @@ import (
 type Access struct {
 	What     string // exec, exec-sync, attach, port-forward or checkpoint
 	Target   pod.Target
-	By       event.Client // who asked for it over CRI
+	By       event.Client // the client of CRI that requested it
 	Args     []string     // of exec and exec-sync; of checkpoint, where it is written
 	Port     int32        // of port-forward
 	Terminal bool
@@ -36,12 +36,12 @@ type AccessLog interface {
 
 // Visit is an access that goes on.
 type Visit interface {
-	// Wrote is called with what a terminal has written, and Resized with its size. They must not
-	// block, nor keep b.
+	// Wrote is called with output of a terminal, and Resized with its size. They must not block,
+	// nor keep b.
 	Wrote(b []byte)
 	Resized(width, height uint16)
-	// End is called once. code is that of a command that has ended; err says why there is none. in and
-	// out count bytes, from the client and to it.
+	// End is called once. code is that of a command that has ended; err is the reason if there is
+	// none. in and out count bytes, from the client and to it.
 	End(code int32, err error, in, out int64)
 }
 
@@ -101,7 +101,7 @@ func watchSizes(from <-chan remotecommand.TerminalSize, seen func(width, height 
 	return to
 }
 
-// counted is what a client sends.
+// counted counts the input of a client.
 type counted struct {
 	io.Reader
 	n *atomic.Int64
@@ -114,11 +114,11 @@ func (c counted) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// watched is what a client gets.
+// watched counts the output to a client.
 type watched struct {
 	io.WriteCloser
 	n    *atomic.Int64
-	seen func(b []byte) // nil: nobody looks
+	seen func(b []byte) // nil if the output is not recorded
 }
 
 // Write implements io.Writer.

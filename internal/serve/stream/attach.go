@@ -17,7 +17,7 @@ import (
 
 // Stdio is the stdin, stdout and stderr of a container's own process.
 type Stdio interface {
-	// Tee begins to copy what the container writes from now on.
+	// Tee begins to copy the container's output from now on.
 	Tee() (Tee, error)
 	// OpenStdin opens the container's stdin. It is ErrFailedPrecondition where the container has
 	// none, or where it was closed.
@@ -29,7 +29,7 @@ type Stdio interface {
 	Terminal() bool
 }
 
-// Tee is a copy of what a container writes. A reader that is too slow loses the oldest part.
+// Tee is a copy of a container's output. A reader that is too slow loses the oldest part.
 type Tee interface {
 	// Next waits for output: of stderr, or else of stdout. lost is how many bytes were lost before
 	// it. The error is io.EOF at the end of the output.
@@ -39,7 +39,7 @@ type Tee interface {
 }
 
 // Attach connects a client with a container's own process until that ends or the client is gone.
-// The client sees what is written from now on.
+// The client sees the output from now on.
 func (s *Service) Attach(ctx context.Context, id string, stdin io.Reader, stdout, stderr io.WriteCloser,
 	terminal bool, resize <-chan remotecommand.TerminalSize,
 ) error {
@@ -90,8 +90,8 @@ func (s *Service) attach(ctx context.Context, t pod.Target, c client) error {
 	return s.watch(ctx, t, c, stdio)
 }
 
-// ringCost is what the clients that are attached to one container cost together: the output that is
-// kept for those that are slow.
+// ringCost is the cost of all clients attached to one container: the output that is kept for slow
+// ones.
 const ringCost = 3 << 19
 
 // attached notes one client of a container more, for the first of which memory is taken.
@@ -117,7 +117,7 @@ func (s *Service) detached(t pod.Target) {
 	}
 }
 
-// feed passes on what the client writes, and its end where the container wants that.
+// feed passes on the client's input, and its end if the container wants that.
 func (s *Service) feed(container string, from io.Reader, to io.WriteCloser, stdio Stdio) {
 	_, _ = io.Copy(to, from)
 	_ = to.Close()
@@ -163,7 +163,7 @@ func (s *Service) closeStdin(container string) error {
 	return s.cfg.Processes.CloseExecStdin(ctx, Key{Container: container})
 }
 
-// watch passes on what the container writes.
+// watch passes on the container's output.
 func (s *Service) watch(ctx context.Context, t pod.Target, c client, stdio Stdio) error {
 	tee, err := stdio.Tee()
 	if err != nil {

@@ -25,11 +25,11 @@ type conn struct {
 	gone   context.Context
 	leave  context.CancelFunc
 	since  time.Time
-	// redeemed says that the client had a URL of CRI's, whose place it has now.
+	// redeemed is set if the client had a URL of CRI's, whose place in the budget it has now.
 	redeemed atomic.Bool
 	upgraded atomic.Bool // to WebSocket or SPDY
 
-	heard  context.Context // ends when the client has said its last word in its protocol
+	heard  context.Context // ends when the client has ended its protocol
 	hear   context.CancelFunc
 	over   context.Context // ends when the client has closed its side, or berth has closed both
 	end    context.CancelFunc
@@ -127,7 +127,7 @@ func ownConn(c net.Conn) *conn {
 	return own
 }
 
-// Read reads. An end or an error says that the client is gone.
+// Read reads. An end or an error means that the client is gone.
 func (c *conn) Read(b []byte) (int, error) {
 	n, err := c.TCPConn.Read(b)
 	if err != nil && !isTimeout(err) {

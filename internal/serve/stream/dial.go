@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dialTimeout bounds the connection to a port of a pod, which is on this node.
+// dialTimeout bounds the connection to a port of a pod on this node.
 const dialTimeout = 10 * time.Second
 
 // dialIn connects to a port of the loopback in a network namespace; "" is the host's.
@@ -93,12 +93,12 @@ func dialOne(ctx context.Context, enter func(path string, f func() error) error,
 		return nil, err
 	}
 	if conn.LocalAddr().String() == conn.RemoteAddr().String() {
-		// Nobody listens: the kernel chose the very port for this end, and connected it with
+		// There is no listener: the kernel chose the very port for this end, and connected it with
 		// itself.
 		_ = conn.Close()
 		return nil, unix.ECONNREFUSED
 	}
-	return conn.(*net.TCPConn), nil // what TCP connects is that
+	return conn.(*net.TCPConn), nil // TCP connections have this type
 }
 
 // awaitConnected waits until a socket is connected.

@@ -12,57 +12,58 @@
 // its own, which is random, so that no two processes ever have the same.
 //
 // Its directory, Config.Dir/CONTAINER.EXEC, is made before the process is, and removed after
-// containerd has deleted the process. So the directories are the list of what may exist outside
-// berth. The next berth ends what it finds there: nobody waits for it any more.
+// containerd has deleted the process. So the directories list the processes that may exist outside
+// berth. The next berth ends those that it finds, because their callers are gone.
 //
 //	make directory and FIFOs → create → start → wait → delete → remove directory
 //	                                      |
-//	      nobody waits any more: kill ----+   (again and again, until the process has ended)
+//	      abandoned by its caller: kill --+   (again and again, until the process has ended)
 //
-// Where the handler's setting says so, a process of ExecSync is made without the shim: package join
-// forks it, berth is its parent, and its output comes through pipes. Its directory has a note of which
-// process it is, from before it executes the program. Whatever keeps it from being made this way
-// leads back to the shim.
+// If the handler's setting allows it, a process of ExecSync is made without the shim: package join
+// forks it, berth is its parent, and its output comes through pipes. Its directory has a note of
+// which process it is, from before it executes the program. If it cannot be made this way for any
+// reason, the shim makes it.
 //
 // One goroutine for each process goes through these steps. It does not use the context of the call
 // that asked for the process, so that a client that vanishes leaves no step half done.
 //
 // # Promises
 //
-//   - An exec process ends with its container, with its timeout, with its client and with berth. What
-//     a berth that was killed has left is ended by the next one. A step that fails is repeated, after
-//     five minutes at the latest, until it succeeds.
-//   - ExecSync returns within a second of its timeout, whoever holds the output open.
+//   - An exec process ends with its container, with its timeout, with its client and with berth.
+//     The processes of a killed berth are ended by the next one. A step that fails is repeated,
+//     after five minutes at the latest, until it succeeds.
+//   - ExecSync returns within a second of its timeout, even if the output is held open.
 //   - An exit code is the one that the shim measured. Where there is none, the call is an error.
 //   - ExecSync keeps less than 16 MiB of output, both streams together, so that the answer fits
-//     into the message that the kubelet takes. What is beyond is read and dropped, so that the
-//     process does not block, and the standard error says how much that was.
-//   - What a process wrote before it ended is read to its end. When somebody else holds its output
-//     open, reading goes on until a second has passed without a byte, or ten seconds with some.
-//   - What pods share is in newShares: processes, attached clients, streams and their URLs,
-//     forwarded connections, and memory for output. Each pod has a share and a part for sure, and
-//     what is refused is ErrResourceExhausted and names the pod. A shim that does not answer costs no
-//     more than that. ExecSync, exec and attach, and port-forward have nothing in common, so probes
-//     that hang and port-forwards that are forgotten leave a person room to find out why.
-//   - A port-forward stays as long as its client does. When a pod has its share of them, or all pods
-//     have all, the one on which nothing has come or gone for longest, and for a minute at least,
-//     makes room for the next.
+//     into the message that the kubelet takes. Further output is read and dropped, so that the
+//     process does not block, and the standard error records how much that was.
+//   - The output of a process from before its end is read completely. If another process holds its
+//     output open, reading goes on until a second has passed without a byte, or ten seconds with
+//     some.
+//   - newShares lists the resources that pods share: processes, attached clients, streams and their
+//     URLs, forwarded connections, and memory for output. Each pod has a share and a guaranteed
+//     part, and a refusal is ErrResourceExhausted and names the pod. A shim that does not answer
+//     costs no more than that. ExecSync, exec and attach, and port-forward have nothing in common,
+//     so probes that hang and port-forwards that are forgotten leave a person room to find out why.
+//   - A port-forward stays as long as its client does. When a pod has its share of them, or all
+//     pods have all, the one on which nothing has come or gone for longest, and for a minute at
+//     least, makes room for the next.
 //   - Nothing is kept of a request whose first line has no good URL, and 128 clients at most may be
 //     connected that have not sent one. The headers of a request have 16 KiB at most.
 //   - Input is passed on while it comes: a message or a frame of any length takes 16 KiB, and the
-//     client waits while the process does not read. Over SPDY up to 1 MiB of it waits in memory.
+//     client waits while the process does not read. Over SPDY, up to 1 MiB of it waits in memory.
 //   - Nothing is left of a client that vanishes or does not keep to the protocol: no connection, no
 //     stream and no goroutine. A call of which the client has not opened the streams within 30
 //     seconds ends.
-//   - A connection is closed once its client has the end of its stream, and has closed it;
-//     parting.go says how. One whose client takes nothing for a minute, does not close it within a
-//     minute, or takes longer than an hour, is closed all the same, and so is the slowest of more
-//     than 256. The place of the stream is given back before that.
+//   - A connection is closed once its client has the end of its stream, and has closed it: see
+//     parting.go. One whose client takes nothing for a minute, does not close it within a minute,
+//     or takes longer than an hour, is closed all the same, and so is the slowest of more than 256.
+//     The place of the stream is given back before that.
 //   - A client of exec or attach that reads is told how its call has ended, also where berth is
-//     stopped. Only a berth that is killed leaves a client without a word, which kubectl takes for
-//     success.
-//   - A connection that is forwarded ends when the pod closes it, or when the client has closed its
-//     half and the pod has sent nothing for five minutes, which is an error.
+//     stopped. Only a berth that is killed leaves a client without an answer, which kubectl takes
+//     for success.
+//   - A forwarded connection ends when the pod closes it, or when the client has closed its half
+//     and the pod has sent nothing for five minutes, which is an error.
 //
 // # Never
 //

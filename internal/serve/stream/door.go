@@ -16,17 +16,17 @@ import (
 	"berth/internal/base/retry"
 )
 
-// leaveTime is how long the clients that Admit has let in may still be told that berth stops: the server takes
-// at most farewellTime for that.
+// leaveTime is how long the clients that Admit has let in may still be told that berth stops: the
+// server takes at most farewellTime for that.
 const leaveTime = 2 * farewellTime
 
-// Admit lets the clients of another listener in until ctx ends, which closes the listener, and returns nil
-// then. It is for clients that cannot reach the server's address, such as those outside the network
-// namespace of a berth without root. Each of them is connected with that address, so that the bounds of
-// the server hold for them: the connection ends as soon as the server, or the client, closes its side. A client
-// that does not read may keep two descriptors after that, until it goes: it cannot be told from one that reads
-// slowly. So only those may be let in who may harm berth anyway, such as its own user.
-// What Admit connects ends soon after ctx.
+// Admit lets the clients of another listener in until ctx ends, which closes the listener, and
+// returns nil then. It is for clients that cannot reach the server's address, such as those outside
+// the network namespace of a berth without root. Each of them is connected with that address, so
+// that the bounds of the server hold for them: the connection ends as soon as the server, or the
+// client, closes its side. A client that does not read may keep two descriptors after that, until
+// it goes: it cannot be told from one that reads slowly. So only those may be let in who may harm
+// berth anyway, such as its own user. Connections made by Admit end soon after ctx.
 func (s *Server) Admit(ctx context.Context, lis net.Listener) error {
 	// Closed a second time, it could remove a socket that the next berth has made at the same path.
 	closeOnce := sync.OnceFunc(func() { _ = lis.Close() })
@@ -69,8 +69,8 @@ func (s *Server) Admit(ctx context.Context, lis net.Listener) error {
 	}
 }
 
-// connect passes bytes on between a client and the server's address until one of them closes, or late ends. After
-// the end of ctx it connects nobody.
+// connect passes bytes on between a client and the server's address until one of them closes, or
+// late ends. After the end of ctx it makes no connection.
 func (s *Server) connect(ctx, late context.Context, client net.Conn) error {
 	s.mu.Lock()
 	base, err := s.mu.base, s.mu.err
@@ -93,13 +93,13 @@ func (s *Server) connect(ctx, late context.Context, client net.Conn) error {
 		defer close(sent)
 		_, err := io.Copy(server, client)
 		if half, ok := server.(*net.TCPConn); ok && err == nil {
-			_ = half.CloseWrite() // the server may have more to say
+			_ = half.CloseWrite() // the server may send more
 		} else {
 			end()
 		}
 	}()
 	_, err = io.Copy(client, server)
-	end() // the server has said everything
+	end() // the server has sent everything
 	<-sent
 	if errors.Is(err, net.ErrClosed) {
 		return nil

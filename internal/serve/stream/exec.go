@@ -47,8 +47,8 @@ type client struct {
 }
 
 func (s *Service) exec(ctx context.Context, t pod.Target, args []string, c client, terminal bool) (uint32, error) {
-	// What the client does not want is read and dropped. A shim that is given no path for it fails
-	// after it has started the process, and then forgets the process.
+	// Streams that the client does not want are read and dropped. A shim that is given no path for
+	// it fails after it has started the process, and then forgets the process.
 	want := streams{stdin: c.stdin != nil, stdout: true, stderr: !terminal}
 	p, err := s.start(ctx, t, command{
 		args:     args,
@@ -92,7 +92,7 @@ func writer(w io.WriteCloser) io.Writer {
 	return w
 }
 
-// copyStdin passes on what the client writes, and its end.
+// copyStdin passes on the client's input, and its end.
 func (p *process) copyStdin(stdin io.Reader) {
 	p.pipes.awaitReader(p.exited)
 	_, _ = io.Copy(p.pipes.stdin, stdin)

@@ -26,7 +26,7 @@ const (
 // code of one whose container has ended.
 const endTimeout = 500 * time.Millisecond
 
-// Result is what a command wrote, and the exit code with which it ended.
+// Result is the output of a command, and its exit code.
 type Result struct {
 	Stdout []byte
 	Stderr []byte
@@ -86,13 +86,13 @@ func (s *Service) execSync(ctx context.Context, t pod.Target, args []string) (Re
 	if err := p.result(ctx); err != nil {
 		return Result{}, err
 	}
-	out.drain(ctx.Done()) // the process has ended within its time: what it wrote until now counts
+	out.drain(ctx.Done()) // the process has ended within its time: its output until now counts
 	r := kept.result()
 	r.Code = int32(p.code) //nolint:gosec // 0 to 255
 	return r, nil
 }
 
-// result waits for the end of the process. When ctx ends first, it abandons the process, which is
+// result waits for the end of the process. If ctx ends first, it abandons the process, which is
 // killed, and waits a moment longer, so that it is usually gone when the call returns.
 func (p *process) result(ctx context.Context) error {
 	var err error
@@ -119,7 +119,7 @@ func (p *process) result(ctx context.Context) error {
 	return err
 }
 
-// capture keeps what a process writes, up to maxOutput and as long as its pod has memory.
+// capture keeps the output of a process, up to maxOutput and as long as its pod has memory.
 type capture struct {
 	memory *budget.Budget
 	pod    string
@@ -149,7 +149,7 @@ func (c *chunks) add(b []byte) {
 	}
 }
 
-// join returns the output in one piece, and keeps none of it.
+// join returns the output in one piece, and drops it from c.
 func (c *chunks) join() []byte {
 	n := 0
 	for _, b := range *c {
@@ -172,13 +172,14 @@ type captured struct {
 func (c *capture) stdout() captured { return captured{c, &c.out} }
 func (c *capture) stderr() captured { return captured{c, &c.err} }
 
-// Write keeps what there is room for. It takes everything, so that the process does not block.
+// Write keeps as much as there is room for. It takes everything, so that the process does not
+// block.
 func (w captured) Write(b []byte) (int, error) {
 	c := w.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	keep := 0
-	if !c.closed { // somebody may hold the output open, and writes when nobody wants it any more
+	if !c.closed { // a process that holds the output open may write after the result was taken
 		keep = min(len(b), maxOutput-c.kept, c.room(len(b)))
 	}
 	w.to.add(b[:keep])
@@ -200,7 +201,7 @@ func (c *capture) room(n int) int {
 	return int(c.taken) - c.kept
 }
 
-// result returns what was kept. What is written afterwards is dropped.
+// result returns the kept output. Later output is dropped.
 func (c *capture) result() Result {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -21,7 +21,7 @@ const (
 	// lingerTimeout is how long a connection stays without a byte from the pod when the client has
 	// closed its half. A client that is gone looks the same.
 	lingerTimeout = 5 * time.Minute
-	// inputPiece is how much of what a client sends is in memory at a time.
+	// inputPiece is how much of a client's input is in memory at a time.
 	inputPiece = 8 << 10
 )
 
@@ -100,11 +100,11 @@ type halfConn interface {
 }
 
 // join copies both directions. It returns when the pod has closed its side, or when the client has
-// closed its own and nothing came from the pod for lingerTimeout, which is an error: the pod
-// perhaps has more to say.
+// closed its own and nothing came from the pod for lingerTimeout, which is an error because the pod
+// may send more.
 func join(conn halfConn, stream io.ReadWriter) error {
 	from := &lingering{halfConn: conn}
-	go func() { // the stream's end or that of the connection ends it
+	go func() { // the end of the stream or of the connection ends it
 		_, err := io.CopyBuffer(struct{ io.Writer }{conn}, stream, make([]byte, inputPiece))
 		_ = conn.CloseWrite()
 		if err != nil {
@@ -128,7 +128,7 @@ type lingering struct {
 	alone atomic.Bool
 }
 
-// Read reads from the pod. The time that the client takes for what was read before does not count.
+// Read reads from the pod. The time that the client takes for earlier output does not count.
 func (l *lingering) Read(b []byte) (int, error) {
 	if l.alone.Load() {
 		l.extend()

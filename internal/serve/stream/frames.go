@@ -11,7 +11,7 @@ import (
 
 const (
 	// spdyPiece is the longest data frame that the library gets. It keeps up to 50 frames for each
-	// of five groups of streams while nobody reads them, so a connection has no more than 1 MiB of
+	// of five groups of streams while they are not read, so a connection has no more than 1 MiB of
 	// input in memory.
 	spdyPiece = 4 << 10
 	// maxControl is how long a control frame may be, compressed, and maxFields and maxField bound
@@ -32,8 +32,9 @@ const (
 )
 
 // frames reads the frames of a SPDY client. The library reads a data frame of up to 16 MiB whole
-// before it passes a byte of it on: frames splits the data into short frames. What a client has no
-// reason to send, and the library would keep or leave a goroutine for, is an error.
+// before it passes a byte of it on: frames splits the data into short frames. Frames that a client
+// has no reason to send, and for which the library would keep data or leave a goroutine behind, are
+// errors.
 type frames struct {
 	from io.Reader
 

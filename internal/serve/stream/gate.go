@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	// maxLine is how long the first line of a request may be. That of one with a URL of berth's has
-	// 100 bytes.
+	// maxLine is how long the first line of a request may be. A request with one of berth's URLs
+	// has 100 bytes.
 	maxLine = 512
-	// maxHeaders is how long all headers of a request may be. A kubelet passes on those of its
-	// client, without their credentials.
+	// maxHeaders is how long all headers of a request may be. A kubelet passes on its client's
+	// headers, without the credentials.
 	maxHeaders = 16 << 10
 	// refusalTimeout is how long a client that is refused may take to read that.
 	refusalTimeout = time.Second
@@ -37,18 +37,18 @@ func (g gates) Accept() (net.Conn, error) {
 	return &gate{Conn: c, server: g.server}, nil
 }
 
-// gate lets a client in whose request begins with a URL that is good. What another sends is not
-// kept. It is above TLS, where there is TLS.
+// gate lets a client in whose request begins with a URL that is good. Nothing is kept of other
+// requests. It is above TLS, where there is TLS.
 type gate struct {
 	net.Conn
 	server *Server
 
 	// Only the reader uses these.
 	open bool
-	line []byte // what was read of the request and is not passed on yet
+	line []byte // the bytes of the request that are read and not passed on yet
 }
 
-// Read reads what the client sends, once its first line is known to be good.
+// Read reads from the client, once its first line is known to be good.
 func (g *gate) Read(b []byte) (int, error) {
 	if !g.open {
 		if err := g.check(); err != nil {
@@ -66,7 +66,7 @@ func (g *gate) Read(b []byte) (int, error) {
 	return g.Conn.Read(b)
 }
 
-// CloseWrite ends what is sent to the client, if the connection can do that.
+// CloseWrite ends the direction to the client, if the connection can do that.
 func (g *gate) CloseWrite() error {
 	if half, ok := g.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -99,8 +99,8 @@ func (g *gate) check() error {
 	return io.EOF
 }
 
-// refuse says that there is nothing at a URL, and waits a moment until the client has read that: to
-// hang up at once would take it back, where the client has sent more.
+// refuse answers that there is nothing at a URL, and waits a moment until the client has read that,
+// because hanging up at once would reset the connection if the client has sent more.
 func (g *gate) refuse() {
 	_ = g.Conn.SetDeadline(time.Now().Add(refusalTimeout))
 	const text = "404 page not found\n"

@@ -19,7 +19,7 @@ import (
 )
 
 // Joiner makes processes of ExecSync without the shim, as children of berth's. It counts and logs
-// what it does and what it leaves to the shim.
+// the processes that it makes and those that it leaves to the shim.
 type Joiner interface {
 	// Prepare plans a process of a container that runs; nil leaves it to the shim.
 	Prepare(ctx context.Context, t pod.Target, args []string) Joined
@@ -28,9 +28,9 @@ type Joiner interface {
 // Joined is a process that is to be made.
 type Joined interface {
 	// Start makes the process, and returns when the program is executed. note is called before, and
-	// an error of its keeps the program from being executed. An error says that nothing of the
-	// container's has run, and the process is left to the shim; unless ctx has ended, and whatever was
-	// made is killed.
+	// an error of its keeps the program from being executed. After an error no program of the
+	// container has run, and the process is left to the shim; unless ctx has ended, and everything
+	// that was made is killed.
 	Start(ctx context.Context, stdout, stderr *os.File, note func(pidfd.Process) error) (Member, error)
 }
 
@@ -38,15 +38,14 @@ type Joined interface {
 type Member interface {
 	// Wait returns when the process has ended, with its exit code, or when ctx ends.
 	Wait(ctx context.Context) (code uint32, err error)
-	// Kill kills the process. It is no error that it has ended.
+	// Kill kills the process. It succeeds if the process has ended.
 	Kill() error
-	// Left is closed once nothing is left of the process: neither what has made it nor what it has made
-	// in a way that berth has to reap it. That may be long after its end.
+	// Left is closed once nothing is left of the process: neither its maker nor its children that
+	// berth has to reap. That may be long after its end.
 	Left() <-chan struct{}
 }
 
-// noteName is the file in the directory of a process that says which process it is. One of a shim
-// has none.
+// noteName is the file in the directory of a process with its identity. One of a shim has none.
 const noteName = "process"
 
 // openPipes makes the directory of a process and pipes for its output. The other ends are for the
@@ -150,8 +149,8 @@ func (p *process) endMember() error {
 	return nil
 }
 
-// endNoted ends the process that an earlier berth has noted in a directory. It reports whether there
-// is a note: without one the process is a shim's.
+// endNoted ends the process that an earlier berth has noted in a directory. It reports whether
+// there is a note: without one the process is a shim's.
 func (p *process) endNoted(ctx context.Context) (noted bool, err error) {
 	b, err := os.ReadFile(filepath.Join(p.dir, noteName))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -13,12 +13,12 @@ import (
 // How long the output of a process that has ended is read when somebody else holds it open.
 const (
 	quietTimeout = time.Second      // without a byte
-	drainTimeout = 10 * time.Second // altogether, while the client takes what there is
-	// clientTimeout is how long a client may take for a piece of what is left.
+	drainTimeout = 10 * time.Second // altogether, while the client takes the output
+	// clientTimeout is how long a client may take for a piece of the remaining output.
 	clientTimeout = time.Minute
 )
 
-// output copies what a process writes to where it is wanted. Its goroutines end when the streams
+// output copies the output of a process to its destinations. Its goroutines end when the streams
 // do, when the streams are closed, or when a destination fails.
 type output struct {
 	sources []io.ReadCloser
@@ -55,7 +55,7 @@ func (o *output) add(from io.ReadCloser, to io.Writer) {
 	})
 }
 
-// copy returns the error of the destination; that of the source is its end.
+// copy returns the error of the destination; an error of the source is its end.
 func (o *output) copy(from io.Reader, to io.Writer) error {
 	buf := make([]byte, 32<<10)
 	for {

@@ -97,7 +97,7 @@ func (f forwardCall) overWebSocket(ctx context.Context, w http.ResponseWriter, r
 	forwards.Wait()
 }
 
-// pair is the two streams of a connection: its data, and what goes wrong with it.
+// pair is the two streams of a connection: its data, and its error.
 type pair struct {
 	port    int32
 	kinds   map[string]bool // the streams that were accepted

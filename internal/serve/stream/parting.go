@@ -15,17 +15,17 @@ const (
 	// maxParting is how many clients may be taking the end of their streams at a time. For one
 	// more, the one that has taken nothing for longest is hung up on.
 	maxParting = 256
-	// partingTime is how long a client may take altogether for what is left of its stream, if it
-	// does take some of it all the time.
+	// partingTime is how long a client may take altogether for the rest of its stream, if it takes
+	// some of it all the time.
 	partingTime = time.Hour
 )
 
-// A connection whose call has ended is parting. A socket that is closed while the client has not
-// read everything is lost as soon as the client sends anything more, such as a ping: the kernel
-// answers that with a reset, and drops what it has not sent yet. The client then lacks the end of
-// the output and the exit code, and takes that for success. So berth says the last word in the
-// client's protocol, and goes on reading until the client closes the connection, which it does once
-// it has read that word.
+// A connection whose call has ended is parting. If a socket is closed while the client has not read
+// everything, the rest is lost as soon as the client sends anything more, such as a ping: the
+// kernel answers that with a reset, and drops its unsent data. The client then lacks the end of the
+// output and the exit code, and takes that for success. So berth sends the end of the client's
+// protocol, and goes on reading until the client closes the connection, as it does once it has read
+// that end.
 //
 //	call ends → last word is written → client reads on ──→ client closes → berth closes
 //	                                      |    berth reads and drops
@@ -34,7 +34,7 @@ const (
 //
 // The write side of TCP stays open for so long because the kubelet and the API server, through
 // which most clients come, hang up on their client as soon as they have read the end of a
-// connection, whatever that client has read.
+// connection, even if that client has not.
 //
 // The place of the stream is given back when the call ends. There are no more than maxParting such
 // connections, and each of them ends.
@@ -51,8 +51,8 @@ func ownOf(req *http.Request) *conn {
 	return own
 }
 
-// startParting notes that the call of a connection has ended. It is called before the last word is
-// written, since the client perhaps does not read. It may be called again.
+// startParting notes that the call of a connection has ended. It is called before the end of the
+// protocol is written, because the client may not read. It may be called again.
 func (c *conn) startParting(over net.Conn) {
 	s := c.server
 	acked, _ := c.progress()
@@ -106,8 +106,8 @@ func (c *conn) part() {
 	_ = c.Close()
 }
 
-// drain reads and drops what comes behind the end of the client's protocol until the client closes
-// the connection. What is unread when a connection is closed draws a reset, too.
+// drain reads and drops bytes behind the end of the client's protocol until the client closes the
+// connection. Unread bytes in a connection that is closed draw a reset, too.
 func (c *conn) drain() {
 	c.hear()
 	_, _ = io.Copy(io.Discard, struct{ io.Reader }{c})
@@ -115,14 +115,14 @@ func (c *conn) drain() {
 	c.end()
 }
 
-// closeWrite ends what is sent to the client, once.
+// closeWrite ends the direction to the client, once.
 func (c *conn) closeWrite() {
 	c.server.mu.Lock()
 	over := c.parted.over
 	c.parted.over = nil
 	c.server.mu.Unlock()
 	if half, ok := over.(interface{ CloseWrite() error }); ok {
-		_ = half.CloseWrite() // that of TLS, where there is TLS
+		_ = half.CloseWrite() // TLS's own, if there is TLS
 	}
 	_ = c.CloseWrite()
 }
@@ -168,11 +168,11 @@ func (c *conn) progress() (acked uint64, left int) {
 	return acked, left
 }
 
-// ignoreInput makes the kernel drop what the client of a parting connection sends from now on,
-// and nothing else: it then goes on sending what is left after berth has closed the connection, or
-// has ended, and a ping of the client does not draw a reset. It is a filter that keeps the header
-// of each segment. Where the kernel refuses it, as one may refuse it to a process without
-// capabilities, a client that is behind when berth stops can lose its end.
+// ignoreInput makes the kernel drop the further input of a parting client, and nothing else: it
+// then goes on sending the rest after berth has closed the connection, or has ended, and a ping of
+// the client does not draw a reset. It is a filter that keeps the header of each segment. If the
+// kernel refuses it, as it may for a process without capabilities, a client that is behind when
+// berth stops can lose its end.
 func (c *conn) ignoreInput() {
 	if !c.isParting() {
 		return
@@ -181,7 +181,8 @@ func (c *conn) ignoreInput() {
 	if err != nil {
 		return
 	}
-	keep := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 1} // the kernel keeps no less than the header
+	// the kernel keeps no less than the header
+	keep := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 1}
 	_ = raw.Control(func(fd uintptr) {
 		_ = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &keep})
 	})

@@ -19,8 +19,8 @@ import (
 // streams are the standard streams of a process that a client wants, or for which there are FIFOs.
 type streams struct{ stdin, stdout, stderr bool }
 
-// pipes are berth's ends of the standard streams of one exec process. Closing an end wakes
-// whoever reads from it or writes to it.
+// pipes are berth's ends of the standard streams of one exec process. Closing an end wakes the
+// goroutines that read from it or write to it.
 type pipes struct {
 	dir    string
 	stdin  io.WriteCloser // nil: not wanted
@@ -90,7 +90,7 @@ func (p *pipes) fifo(name string, flag int) (*os.File, error) {
 	return own, nil
 }
 
-// request returns what containerd is given for the streams.
+// request returns the paths of the streams for containerd.
 func (p *pipes) request() Request {
 	var r Request
 	if p.stdin != nil {
@@ -105,7 +105,7 @@ func (p *pipes) request() Request {
 	return r
 }
 
-// opened says that the shim has opened its ends, or never will. It may be called again.
+// opened is called once the shim has opened its ends, or never will. It may be called again.
 func (p *pipes) opened() {
 	p.once.Do(func() {
 		for _, c := range p.keep {
@@ -115,8 +115,8 @@ func (p *pipes) opened() {
 }
 
 // awaitReader waits until the shim has opened its end of the standard input, or done is closed. A
-// shim opens that end in a goroutine of its own, after it has answered that the process runs. What
-// is written before is refused with EPIPE, and the process would see the end of its input at once.
+// shim opens that end in a goroutine of its own, after it has answered that the process runs. Input
+// written before is refused with EPIPE, and the process would see the end of its input at once.
 func (p *pipes) awaitReader(done <-chan struct{}) {
 	f, ok := p.stdin.(*os.File)
 	if !ok {
@@ -157,11 +157,10 @@ func (p *pipes) close() {
 	}
 }
 
-// openForShim opens the FIFOs of a process that nobody wants any more, and drops what comes out of
-// them, until the function that it returns is called. A shim that starts a process waits, with its
-// lock held, until the other end of each FIFO is open: after berth was killed there is none, and
-// the process could be neither killed nor deleted. And a shim that has output left waits in its
-// deletion for somebody who takes it.
+// openForShim opens the FIFOs of an abandoned process, and drops its output, until the returned
+// function is called. A shim that starts a process waits, with its lock held, until the other end
+// of each FIFO is open: after berth was killed there is none, and the process could be neither
+// killed nor deleted. And a shim that has output left waits in its deletion for a reader.
 func openForShim(dir string) (done func()) {
 	var open []*os.File
 	for _, name := range []string{"stdin", "stdout", "stderr"} {
@@ -173,7 +172,7 @@ func openForShim(dir string) (done func()) {
 	}
 	var copies sync.WaitGroup
 	for _, f := range open {
-		if filepath.Base(f.Name()) != "stdin" { // what is there is the process's
+		if filepath.Base(f.Name()) != "stdin" { // its content is for the process
 			copies.Go(func() { _, _ = io.Copy(io.Discard, f) })
 		}
 	}

@@ -29,24 +29,24 @@ const (
 	// makeTimeout bounds the creation and the start of a process. A caller may stop waiting
 	// earlier.
 	makeTimeout = 2 * time.Minute
-	// What fails is repeated after firstWait, which doubles up to lastWait.
+	// Failures are retried after firstWait, which doubles up to lastWait.
 	firstWait = 100 * time.Millisecond
 	lastWait  = 5 * time.Minute
 )
 
-// process is one exec process and what it has outside berth.
+// process is one exec process and its objects outside berth.
 type process struct {
 	s     *Service
 	key   Key
 	place place // until it is gone
 	dir   string
-	pipes *pipes // nil for what an earlier berth has left
+	pipes *pipes // nil for a process of an earlier berth
 
 	// These are of one that is to be made without the shim, if that is possible; member is it.
 	joined  Joined
 	ends    [2]*os.File // its standard output and error, until it has them
 	streams streams
-	paced   bool // its start waits for those of others
+	paced   bool // its start waits for other starts
 	specify func(ctx context.Context) (*specs.Process, error)
 	member  Member
 
@@ -60,10 +60,10 @@ type process struct {
 	// These are valid when the channel of the same line is closed.
 	startErr error  // started
 	code     uint32 // exited
-	exitErr  error  // exited: why there is no code
+	exitErr  error  // exited: the reason if there is no code
 }
 
-// command is what a client asks for.
+// command is a client's request.
 type command struct {
 	args     []string
 	terminal bool
@@ -143,7 +143,7 @@ func (s *Service) start(ctx context.Context, t pod.Target, c command) (*process,
 	return p, nil
 }
 
-// specify makes the specification of a process from that of the container's own.
+// specify makes the specification of a process from that of the container's own process.
 func specify(spec *specs.Spec, c command) (*specs.Process, error) {
 	if spec.Process == nil {
 		return nil, fmt.Errorf("its specification has no process: %w", errdefs.ErrFailedPrecondition)
@@ -166,7 +166,8 @@ func newID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// abandon says that nobody waits for the process any more. If it has not ended, it is killed.
+// abandon is called when the result of the process is not needed any more. If it has not ended, it
+// is killed.
 func (p *process) abandon() { p.once.Do(func() { close(p.unwanted) }) }
 
 // run goes through the life of the process.
@@ -237,7 +238,7 @@ func (p *process) isUnwanted() bool {
 	}
 }
 
-// await waits for the end of the process, which is killed when nobody waits for it any more.
+// await waits for the end of the process, which is killed once it is abandoned.
 func (p *process) await() (uint32, error) {
 	ctx, cancel := context.WithCancel(p.s.life)
 	defer cancel()
@@ -302,8 +303,8 @@ func (s *Service) leftover(key Key) *process {
 	return &process{s: s, key: key, dir: filepath.Join(s.cfg.Dir, key.String())}
 }
 
-// finish ends the process if it still runs, deletes it and removes its directory. It repeats what
-// fails, until the service has stopped: the directory then says to the next berth that there is
+// finish ends the process if it still runs, deletes it and removes its directory. It retries failed
+// steps until the service has stopped: the directory then tells the next berth that there is
 // something to do.
 func (p *process) finish() {
 	defer p.place.leave()
@@ -333,8 +334,8 @@ func (p *process) finish() {
 	}
 }
 
-// awaitLeft keeps the place of a process that has left others behind of which berth has to wait for the
-// end, so that a pod has no more of those than of processes that run.
+// awaitLeft keeps the place of a process that has left others behind of which berth has to wait for
+// the end, so that a pod has no more of those than of processes that run.
 func (p *process) awaitLeft() {
 	if p.member == nil {
 		return
@@ -359,8 +360,8 @@ func (p *process) delete() error {
 	if err == nil || errdefs.IsNotFound(err) {
 		return nil
 	}
-	// The process may still run, as one that an earlier berth started does. Shims report that in
-	// different words.
+	// The process may still run, as one that an earlier berth started does. The wording of that
+	// error differs between shims.
 	if kerr := p.s.cfg.Processes.KillExec(ctx, p.key); kerr != nil && !errdefs.IsNotFound(kerr) {
 		return errors.Join(err, kerr)
 	}
@@ -373,8 +374,8 @@ func (p *process) delete() error {
 	return err
 }
 
-// leftovers are the processes whose directories an earlier berth has left in dir. What is not such
-// a directory is left alone.
+// leftovers are the processes whose directories an earlier berth has left in dir. Other files are
+// left alone.
 func leftovers(dir string) ([]Key, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -42,7 +42,7 @@ type remote struct {
 	close        func()
 }
 
-// serve connects a client with its process, and says in the end how that has ended.
+// serve connects a client with its process, and reports its end to the client.
 func (c remoteCall) serve(w http.ResponseWriter, req *http.Request) {
 	open := c.overSPDY
 	if websocket.IsWebSocketUpgrade(req) {
@@ -128,7 +128,7 @@ func (r *remote) put(s httpstream.Stream) {
 }
 
 // The protocols of a WebSocket. Clients of versions 4 and 5 get the end of a call as JSON, and
-// those of version 5, the only one that kubectl and crictl ask for, can end the input.
+// those of version 5, the only one that kubectl and crictl use, can end the input.
 const (
 	binaryProtocol   = "channel.k8s.io"
 	base64Protocol   = "base64.channel.k8s.io"
@@ -171,16 +171,17 @@ func (c remoteCall) overWebSocket(w http.ResponseWriter, req *http.Request) *rem
 		r.stdout = s.channels[remotecommand.StreamStdOut]
 		first = r.stdout
 	}
-	_, _ = first.Write(nil) // clients wait for a message that says that they are connected
+	_, _ = first.Write(nil) // clients wait for a message as a sign that they are connected
 	return r
 }
 
 // readSizes reads the sizes of a terminal until ctx ends or the stream does, and then closes the
-// channel. What is not a size ends it, too, and what follows is dropped.
+// channel. An invalid size ends it, too, and the rest is dropped.
 func readSizes(ctx context.Context, from io.Reader) <-chan remotecommand.TerminalSize {
 	sizes := make(chan remotecommand.TerminalSize)
 	go func() {
-		defer func() { _, _ = io.Copy(io.Discard, from) }() // otherwise what follows keeps other streams waiting
+		// otherwise the rest keeps other streams waiting
+		defer func() { _, _ = io.Copy(io.Discard, from) }()
 		defer close(sizes)
 		bounded := &io.LimitedReader{R: from}
 		decoder := json.NewDecoder(bounded)

@@ -40,7 +40,7 @@ const (
 	idleTimeout = 4 * time.Hour
 )
 
-// ServerConfig says where and how streams are served.
+// ServerConfig holds the address and the certificates of the server.
 type ServerConfig struct {
 	Address string      // HOST:PORT; port 0 for one that is free
 	TLS     *tls.Config // nil: without TLS
@@ -48,8 +48,8 @@ type ServerConfig struct {
 }
 
 // Server serves the streams of a Service to clients over HTTP, upgraded to WebSocket or SPDY. A
-// client needs a URL that a call of CRI has given, which is good for one request within a minute.
-// Besides the token of the request it has a secret of 128 bits in its path.
+// client needs a URL from a call of CRI, which is good for one request within a minute. Besides the
+// token of the request it has a secret of 128 bits in its path.
 type Server struct {
 	cfg      ServerConfig
 	service  *Service
@@ -63,7 +63,7 @@ type Server struct {
 		offers  map[string]*offer // by the path of their URL
 		streams map[*offer]bool   // of which the client has come
 		conns   map[*conn]bool
-		silent  chan struct{} // see farewell; nil: nobody waits
+		silent  chan struct{} // see farewell; nil if it does not wait
 	}
 }
 
@@ -75,8 +75,8 @@ func NewServer(cfg ServerConfig, service *Service) *Server {
 	return s
 }
 
-// Run serves until ctx ends, and returns nil then. Otherwise the error says why it cannot serve; it
-// may be run again.
+// Run serves until ctx ends, and returns nil then. Otherwise it returns the reason why it cannot
+// serve; it may be run again.
 func (s *Server) Run(ctx context.Context) error {
 	err := s.run(ctx)
 	s.use(nil, err)
@@ -112,8 +112,9 @@ func (s *Server) answer(ctx context.Context, accept net.Listener) (err error) {
 		MaxHeaderBytes:    maxHeaders,
 		ConnContext:       connContext,
 		ConnState:         connState,
-		TLSNextProto:      map[string]func(*http.Server, *tls.Conn, http.Handler){}, // HTTP/2 cannot be upgraded
-		ErrorLog:          slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelDebug),
+		// HTTP/2 cannot be upgraded
+		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){},
+		ErrorLog:     slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelDebug),
 	}
 	server.SetKeepAlivesEnabled(false) // a URL is good for one request
 	ended := make(chan error, 1)
@@ -128,18 +129,18 @@ func (s *Server) answer(ctx context.Context, accept net.Listener) (err error) {
 		case <-ctx.Done():
 			s.farewell()
 			_ = server.Close()
-			err = <-ended // it says that it was closed
+			err = <-ended // it returns that the server was closed
 		case err = <-ended:
 			_ = server.Close()
 		}
-		s.hangUp() // also on what is not HTTP any more
+		s.hangUp() // also connections that are not HTTP any more
 		return err
 	}
 }
 
-// farewell lets the calls of exec and attach say to their clients that berth stops, which they do at
-// once: a client takes a connection that ends without a word for a command that has succeeded. One
-// that takes long is not waited for. No client comes any more.
+// farewell lets the calls of exec and attach tell their clients that berth stops, which they do at
+// once, because a client takes a connection that ends without an answer for a command that has
+// succeeded. A slow call is not waited for. No client is accepted any more.
 func (s *Server) farewell() {
 	s.use(nil, fmt.Errorf("berth stops: %w", errdefs.ErrUnavailable))
 	silent := make(chan struct{})
@@ -279,14 +280,14 @@ type touching struct {
 	o *offer
 }
 
-// Read reads what the client sends.
+// Read reads from the client.
 func (t touching) Read(b []byte) (int, error) {
 	n, err := t.ReadWriteCloser.Read(b)
 	t.o.touch()
 	return n, err
 }
 
-// Write writes what the pod sends.
+// Write writes the pod's data.
 func (t touching) Write(b []byte) (int, error) {
 	t.o.touch()
 	return t.ReadWriteCloser.Write(b)

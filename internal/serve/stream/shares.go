@@ -4,23 +4,23 @@ package stream
 
 import "berth/internal/base/budget"
 
-// shares are what streams and commands of all pods have in common. The figures leave a node with
-// hundreds of pods room for what people and the kubelet do at a time, and bound what berth, which
-// the OOM killer does not touch, spends on it.
+// shares are the budgets that the streams and commands of all pods share. The figures leave a node
+// with hundreds of pods enough room for people and the kubelet, and bound the memory of berth,
+// which the OOM killer spares.
 type shares struct {
-	// commands are the processes of ExecSync, and sessions those of exec, and the attaches. They
-	// are apart so that probes that hang leave a person room to find out why.
+	// commands are the processes of ExecSync, and sessions those of exec, and attached clients.
+	// They are apart so that probes that hang leave a person room to find out why.
 	commands *budget.Budget
 	sessions *budget.Budget
 	// streams are the URLs and connections of exec and attach, and forwards those of port-forward.
-	// A connection over SPDY costs 2 MiB at most, of which the library's compressor, which every
-	// connection has, is 0.9 MiB, and input that nobody reads up to 1 MiB.
+	// A connection over SPDY costs 2 MiB at most: 0.9 MiB for the library's compressor, and up to 1
+	// MiB of unread input.
 	streams  *budget.Budget
 	forwards *budget.Budget
 	// ports are the connections to ports of pods within those of forwards. One costs 50 KiB: a
 	// buffer for each direction, and three goroutines.
 	ports *budget.Budget
-	// memory is what is kept of output, in bytes: see capture, and attached.
+	// memory is for output, in bytes: see capture, and attached.
 	memory *budget.Budget
 }
 
@@ -71,7 +71,7 @@ func newShares() shares {
 	}
 }
 
-// Budgets returns what the streams and commands of all pods have in common, for metrics.
+// Budgets returns the budgets of streams and commands, for metrics.
 func (s *Service) Budgets() []*budget.Budget {
 	return []*budget.Budget{s.commands, s.sessions, s.streams, s.forwards, s.ports, s.memory}
 }

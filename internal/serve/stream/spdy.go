@@ -17,11 +17,11 @@ import (
 
 // spdyConn is a connection that was upgraded to SPDY, and the streams that its client has opened.
 //
-// The library calls take in a goroutine that reads frames. If take waited for somebody who has
-// gone, or if a stream that nobody reads were not reset in the end, that goroutine would stay for
-// ever, also after the connection is closed. So take never waits, and close resets every stream.
-// That is why berth does not serve SPDY with cri-streaming, which does neither. It does not use the
-// upgrade of k8s.io/streaming either, which lets a client open streams with headers of any size.
+// The library calls take in a goroutine that reads frames. If take waited for a client that has
+// gone, or if an unread stream were not reset in the end, that goroutine would stay for ever, even
+// after the connection is closed. So take never waits, and close resets every stream. That is why
+// berth does not serve SPDY with cri-streaming, which does neither. It does not use the upgrade of
+// k8s.io/streaming either, which lets a client open streams with headers of any size.
 type spdyConn struct {
 	conn  *spdystream.Connection
 	below framed
@@ -57,7 +57,8 @@ func upgrade(w http.ResponseWriter, req *http.Request, protocol string,
 	return serveSPDY(framed{below, &frames{from: buffered.Reader}, ownOf(req), nil}, accept, opened)
 }
 
-// serveSPDY serves a client whose connection carries SPDY. It returns nil if the connection is broken.
+// serveSPDY serves a client whose connection carries SPDY. It returns nil if the connection is
+// broken.
 func serveSPDY(below framed, accept func(c *spdyConn, stream httpstream.Stream) error, opened func(c *spdyConn, stream httpstream.Stream)) *spdyConn {
 	c := &spdyConn{
 		below:   below,
@@ -125,8 +126,8 @@ func (c *spdyConn) take(stream *spdystream.Stream) {
 	c.opened(c, stream)
 }
 
-// forget resets streams that are not needed any more. What was written to them before they were
-// closed reaches the client.
+// forget resets streams that are not needed any more. Data written to them before they were closed
+// reaches the client.
 func (c *spdyConn) forget(streams ...httpstream.Stream) {
 	c.mu.Lock()
 	for _, s := range streams {
@@ -138,8 +139,8 @@ func (c *spdyConn) forget(streams ...httpstream.Stream) {
 	}
 }
 
-// close ends all streams, and says that no other will be opened. Then the connection is parting. It
-// may be called again.
+// close ends all streams, and prevents new ones. Then the connection is parting. It may be called
+// again.
 func (c *spdyConn) close() {
 	c.startParting()
 	c.mu.Lock()

@@ -18,8 +18,8 @@ import (
 	"berth/internal/heart/pod"
 )
 
-// stopTimeout is how long Run waits for processes to end when its context has ended. What has not
-// ended by then is left to the next berth.
+// stopTimeout is how long Run waits for processes to end when its context has ended. Processes that
+// have not ended by then are left to the next berth.
 const stopTimeout = 2 * time.Second
 
 // Key, Request and Shim are also the engine's: see package execproc.
@@ -30,8 +30,8 @@ type (
 )
 
 // Processes makes exec processes and asks about them. Each method returns when its context ends,
-// also where the shim does not answer. ErrNotFound says that there is no such process, or that its
-// task is gone.
+// also where the shim does not answer. They return ErrNotFound if the process does not exist, or
+// its task is gone.
 type Processes interface {
 	// Spec is the stored OCI specification of a container.
 	Spec(ctx context.Context, id string) (*specs.Spec, error)
@@ -51,7 +51,7 @@ type Processes interface {
 	ResizeExec(ctx context.Context, key Key, width, height uint16) error
 }
 
-// Config is what a Service works on.
+// Config holds the settings and ports of a Service.
 type Config struct {
 	// Dir is for the FIFOs of exec processes. It belongs to this package alone.
 	Dir string
@@ -60,19 +60,19 @@ type Config struct {
 	Processes Processes
 	// Joiner makes processes of ExecSync that need no shim; nil: the shim makes all.
 	Joiner Joiner
-	// Stdio is that of a container that runs.
+	// Stdio returns the stdio of a running container.
 	Stdio  func(id string) (Stdio, error)
 	Logger *slog.Logger
 	// AccessLog may be nil: no record is kept.
 	AccessLog AccessLog
 }
 
-// Service runs commands in containers. Its methods may be called from any goroutine. What they
-// start lives until Run's context ends at the latest.
+// Service runs commands in containers. Its methods may be called from any goroutine. Processes that
+// they start live until Run's context ends at the latest.
 type Service struct {
 	cfg   Config
 	pipes func(dir string, want streams) (*pipes, error)
-	left  []Key // what an earlier berth has left, until Run
+	left  []Key // processes of an earlier berth, until Run
 	dial  func(ctx context.Context, netns string, port int) (halfConn, error)
 	shares
 	starts *starts
@@ -90,7 +90,7 @@ type Service struct {
 	}
 }
 
-// New makes a service. It notes what an earlier berth has left in cfg.Dir, which Run ends.
+// New makes a service. It notes the processes of an earlier berth in cfg.Dir, which Run ends.
 func New(cfg Config) (*Service, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make directory of exec processes: %w", err)
@@ -119,8 +119,8 @@ func newService(cfg Config, of shares) *Service {
 	return s
 }
 
-// Run ends what an earlier berth has left. When ctx ends, it ends every exec process, and returns
-// once they have ended, or after two seconds. It returns nil. Call it once.
+// Run ends the processes of an earlier berth. When ctx ends, it ends every exec process, and
+// returns once they have ended, or after two seconds. It returns nil. Call it once.
 func (s *Service) Run(ctx context.Context) error {
 	for _, key := range s.left {
 		p := s.leftover(key)
@@ -161,7 +161,7 @@ func (s *Service) enter(of *budget.Budget, pod string) (place, error) {
 	return p, err
 }
 
-// enterAnyway does what enter does, for what is there already or what others wait for: it is never
+// enterAnyway is enter for a process that exists already or that others wait for: it is never
 // refused for its share.
 func (s *Service) enterAnyway(of *budget.Budget, pod string) (place, error) {
 	p, err := s.arrive(of, pod)

@@ -7,8 +7,8 @@ import (
 	"fmt"
 )
 
-// LoadTLS returns a configuration of the server with a certificate, or nil without one. The files are
-// read again for each connection, so that a certificate can be renewed while berth runs.
+// LoadTLS returns a configuration of the server with a certificate, or nil without one. The files
+// are read again for each connection, so that a certificate can be renewed while berth runs.
 func LoadTLS(certFile, keyFile string) (*tls.Config, error) {
 	if certFile == "" {
 		return nil, nil //nolint:nilnil // there is no TLS

@@ -23,8 +23,8 @@ const (
 )
 
 // offer is the one request that a URL stands for, and then the stream of the client that made the
-// request. It holds its place in a budget from the first to the last, so that there is room for
-// whoever comes with a URL.
+// request. It holds its place in a budget from the beginning to the end, so that there is room for
+// the client that comes with the URL.
 type offer struct {
 	serve http.HandlerFunc
 	of    *budget.Budget
@@ -39,8 +39,8 @@ type offer struct {
 func (o *offer) touch() { o.busy.Store(time.Now().UnixNano()) }
 
 // issue makes a URL at which serve answers one request, for something of a pod. The URL contains
-// the secret of the server, and a token of 128 random bits. The error is ErrResourceExhausted when
-// the pod has its share, or all have what there is.
+// the secret of the server, and a token of 128 random bits. It returns ErrResourceExhausted if the
+// pod has its share, or the budget is used up.
 func (s *Server) issue(kind string, of *budget.Budget, pod string, serve func(o *offer) http.HandlerFunc) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +124,7 @@ func (s *Server) redeem(path string, own *conn) *offer {
 	return o
 }
 
-// drop gives back what a stream has.
+// drop gives back the place of a stream.
 func (s *Server) drop(o *offer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

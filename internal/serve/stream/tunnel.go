@@ -10,9 +10,9 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 )
 
-// tunnelProtocol is the protocol of a WebSocket that carries a connection of SPDY with the streams of
-// a port-forward: kubectl has asked the API server for it since Kubernetes 1.31, and crictl asks a
-// runtime for it. See https://github.com/kubernetes/enhancements/issues/4006.
+// tunnelProtocol is the protocol of a WebSocket that carries a connection of SPDY with the streams
+// of a port-forward: kubectl has asked the API server for it since Kubernetes 1.31, and crictl asks
+// a runtime for it. See https://github.com/kubernetes/enhancements/issues/4006.
 const tunnelProtocol = portforward.WebsocketsSPDYTunnelingPortForwardV1
 
 // tunnel is the connection of SPDY that a WebSocket carries.
@@ -21,8 +21,8 @@ type tunnel struct {
 	messages *channel
 }
 
-// upgradeTunnel upgrades the connection of a request to a WebSocket that carries SPDY. If it cannot, it
-// has answered the client, and returns nil. The caller closes the connection.
+// upgradeTunnel upgrades the connection of a request to a WebSocket that carries SPDY. If it
+// cannot, it has answered the client, and returns nil. The caller closes the connection.
 func upgradeTunnel(w http.ResponseWriter, req *http.Request, _ string,
 	accept func(c *spdyConn, stream httpstream.Stream) error, opened func(c *spdyConn, stream httpstream.Stream),
 ) *spdyConn {

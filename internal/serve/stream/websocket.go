@@ -18,14 +18,14 @@ import (
 // socketPiece is how much of a message is in memory at a time, however long the message is.
 const socketPiece = 16 << 10
 
-// use is what a channel of a WebSocket is for. What comes on one that is not read is dropped, and
-// so is what is written to one that is not written.
+// use is the direction of a WebSocket channel. Data on a channel that is not read is dropped, and
+// so is data written to one that is not written.
 type use struct{ read, write bool }
 
 // socket is a connection that was upgraded to a WebSocket. Each message belongs to the channel
-// whose number is its first byte; one that carries SPDY has a single channel, and no numbers. A message is passed on while it comes, and the client waits where
-// the reader of its channel does. That is why berth does not serve WebSockets with cri-streaming,
-// which keeps each message whole.
+// whose number is its first byte; one that carries SPDY has a single channel, and no numbers. A
+// message is passed on while it comes, and the client waits where the reader of its channel does.
+// That is why berth does not serve WebSockets with cri-streaming, which keeps each message whole.
 type socket struct {
 	conn     *websocket.Conn
 	own      *conn
@@ -110,10 +110,10 @@ func (s *socket) text() bool {
 	return s.protocol == base64Protocol || s.protocol == v4Base64Protocol
 }
 
-// tunnels reports whether the messages are what the client writes to a connection of SPDY.
+// tunnels reports whether the messages carry the client's bytes of a SPDY connection.
 func (s *socket) tunnels() bool { return s.protocol == tunnelProtocol }
 
-// receive passes on what comes until the connection ends.
+// receive passes on messages until the connection ends.
 func (s *socket) receive() {
 	defer close(s.pings)
 	defer s.end()
@@ -150,7 +150,7 @@ func (s *socket) receive() {
 	}
 }
 
-// closeChannel ends what is read from the channel that a message names.
+// closeChannel ends the input of the channel that a message names.
 func (s *socket) closeChannel(message io.Reader) {
 	var number [1]byte
 	if _, err := io.ReadFull(message, number[:]); err == nil && int(number[0]) < len(s.channels) {
@@ -158,7 +158,7 @@ func (s *socket) closeChannel(message io.Reader) {
 	}
 }
 
-// pass passes on one message. What follows an error in it is dropped.
+// pass passes on one message. Data after an error in it is dropped.
 func (s *socket) pass(message io.Reader, to io.Writer, buf []byte) {
 	for {
 		n, err := message.Read(buf)
@@ -177,7 +177,7 @@ func (s *socket) pass(message io.Reader, to io.Writer, buf []byte) {
 // extend begins the time anew in which something must come or go.
 func (s *socket) extend() { _ = s.conn.SetReadDeadline(time.Now().Add(idleTimeout)) }
 
-// end ends what waits for the client.
+// end ends the waits for the client.
 func (s *socket) end() {
 	for _, c := range s.channels {
 		_ = c.w.Close()
@@ -187,7 +187,7 @@ func (s *socket) end() {
 // startParting notes that the call of the connection has ended.
 func (s *socket) startParting() { s.own.startParting(s.conn.NetConn()) }
 
-// close says that nothing more is sent. Then the connection is parting. It may be called again.
+// close prevents further output. Then the connection is parting. It may be called again.
 func (s *socket) close() {
 	s.startParting()
 	s.end()
@@ -195,7 +195,7 @@ func (s *socket) close() {
 	_ = s.conn.WriteControl(websocket.CloseMessage, bye, time.Now().Add(idleTimeout))
 }
 
-// Read reads what the client sends on the channel.
+// Read reads the client's data on the channel.
 func (c *channel) Read(b []byte) (int, error) {
 	if !c.use.read {
 		return 0, io.EOF
@@ -233,5 +233,5 @@ func (c *channel) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Close ends what is read from the channel.
+// Close ends the input of the channel.
 func (c *channel) Close() error { return c.w.Close() }
