@@ -140,7 +140,7 @@ func TestABootThatCannotBeNotedIsNotedLater(t *testing.T) {
 	if err == nil || b.Doubted() {
 		t.Fatalf("%v, doubted is %v", err, b.Doubted())
 	}
-	k := NewKeeper(Config{Boot: b, Log: slog.New(slog.DiscardHandler)})
+	k := NewKeeper(Config{Items: NewItems(b), Log: slog.New(slog.DiscardHandler)})
 	k.Busy()()
 	if err := os.RemoveAll(filepath.Dir(inTheWay)); err != nil {
 		t.Fatal(err)

@@ -35,16 +35,17 @@
 // # To look at it live
 //
 // The file boot in berth's root directory says which boot the images were made in, whether they are
-// doubted, and which layers are being synced or could not be. The index of a layer is the file berth-index beside its directory. What has the mark
-// has the label berth/durable:
+// doubted, and which layers are being synced or could not be. The index of a layer is the file
+// berth-index beside its directory. A layer or a blob that is on the disk has the label
+// berth/durable:
 //
 //	ctr --address /run/berth/containerd/containerd.sock -n k8s.io snapshots info CHAIN-ID
 //
 // # Files
 //
-// early.go says when the writeback of an image begins, so that nothing else waits behind all of it.
-// keeper.go has the marks and the doubts, boot.go tells an unclean boot, and life.go the lives of a file
-// system within one. index.go writes down what
-// a layer consists of and compares the layer with that, and sync.go puts a layer onto the disk: both
-// do their work in the process that package unpack starts.
+// items.go draws how a layer comes to the disk, and has the state of each. keeper.go syncs, marks and
+// checks them. boot.go tells an unclean boot, and life.go the lives of a file system within one.
+// early.go begins the writeback of an image while it is fetched, so that nothing else waits behind
+// all of it. index.go writes down the files of a layer and compares the layer with that, and sync.go
+// puts a layer onto the disk: both work in the process that package unpack starts.
 package durable

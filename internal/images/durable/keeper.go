@@ -16,24 +16,6 @@ import (
 	"berth/internal/base/retry"
 )
 
-// Kind is what an item is.
-type Kind string
-
-// The kinds of items.
-const (
-	Layer Kind = "layer" // an unpacked layer, by its chain ID
-	Blob  Kind = "blob"  // a blob, by its digest
-)
-
-// Item is what is on the disk or not as a whole.
-type Item struct {
-	Kind        Kind
-	Snapshotter string // of a layer
-	ID          string
-	// Made tells an item from an earlier one of the same ID, which was removed.
-	Made string
-}
-
 // Outcome is what a check has come to.
 type Outcome string
 
@@ -62,8 +44,7 @@ type Store interface {
 	// kernel reports a write that has failed once, and a second sync succeeds although nothing was
 	// written.
 	Sync(ctx context.Context, i Item) error
-	// Mark gives an item the mark, and returns once the mark is on the disk. It is an error if the item
-	// was written again since Sync was called.
+	// Mark gives an item the mark, and returns once the mark is on the disk.
 	Mark(ctx context.Context, i Item) error
 	// Check compares an item with what it was made from, and repairs or removes it if it is wrong. The
 	// layers below it are right. With idle set, nobody waits for it. An error says that it cannot tell, or
@@ -74,7 +55,7 @@ type Store interface {
 // Config is what a keeper needs to know. Log may not be nil.
 type Config struct {
 	Store Store
-	Boot  *Boot
+	Items *Items
 	Log   *slog.Logger
 	// Checked is called with the outcome of each check of a doubted item, and with Unsynced. It may be
 	// nil.
@@ -99,11 +80,12 @@ var withheld string
 // from any goroutine.
 type Keeper struct {
 	cfg    Config
-	look   chan struct{} // something may lack the mark
+	items  *Items
+	boot   *Boot
 	loaded chan struct{} // closed once it is known what is doubted
 
 	mu     sync.Mutex
-	doubts map[Item]*doubt
+	doubts map[Item]*doubt // the checks of those that are doubted
 	order  []Item          // of doubts, those below first
 	busy   int             // how many pulls, imports and unpackings are in flight
 	last   time.Time       // when one of them ended, or berth began
@@ -134,17 +116,10 @@ func NewKeeper(cfg Config) *Keeper {
 	}
 	return &Keeper{
 		cfg:    cfg,
-		look:   make(chan struct{}, 1),
+		items:  cfg.Items,
+		boot:   cfg.Items.boot,
 		loaded: make(chan struct{}),
 		doubts: map[Item]*doubt{},
-	}
-}
-
-// Changed says that there may be something new. It never blocks.
-func (k *Keeper) Changed() {
-	select {
-	case k.look <- struct{}{}:
-	default:
 	}
 }
 
@@ -159,29 +134,16 @@ func (k *Keeper) Busy() (done func()) {
 		k.busy--
 		k.last = time.Now()
 		k.mu.Unlock()
-		k.Changed()
+		k.items.Changed()
 	}
 }
 
 // note tries once more to note in which boot images are made, if that could not be done: after a
 // power cut nobody would doubt them otherwise.
 func (k *Keeper) note() {
-	if err := k.cfg.Boot.note(); err != nil {
+	if err := k.boot.note(); err != nil {
 		k.cfg.Log.Warn("it cannot be noted in which boot images are made: after a power cut they may not be checked", "err", err)
 	}
-}
-
-// Unsynced reports whether an item may be lost from the disk though it is right in memory: see
-// [Boot.Unsynced].
-func (k *Keeper) Unsynced(i Item) bool { return k.cfg.Boot.Unsynced(i) }
-
-// Rewritten says that an item consists of new files, which may be synced.
-func (k *Keeper) Rewritten(i Item) error {
-	if !k.Unsynced(i) {
-		return nil
-	}
-	defer k.Changed()
-	return k.cfg.Boot.synced(i)
 }
 
 // Run checks what is doubted, and gives marks, until ctx ends. It is called once, when containerd is
@@ -191,7 +153,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if k.cfg.Boot.Doubted() {
+	if k.boot.Doubted() {
 		if !k.load(ctx) {
 			return nil
 		}
@@ -201,12 +163,12 @@ func (k *Keeper) Run(ctx context.Context) error {
 	k.mu.Lock()
 	k.last = time.Now() // whoever waited for berth comes first
 	k.mu.Unlock()
-	k.Changed()
+	k.items.Changed()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-k.look:
+		case <-k.items.changed:
 		}
 		if !k.untilQuiet(ctx) {
 			return nil
@@ -217,23 +179,11 @@ func (k *Keeper) Run(ctx context.Context) error {
 				return nil
 			}
 			k.cfg.Log.Warn("not everything of the images is known to be on the disk; trying again", "err", err)
-			if !sleep(ctx, slowestRetry) {
+			if !retry.Sleep(ctx.Done(), slowestRetry) {
 				return nil
 			}
-			k.Changed()
+			k.items.Changed()
 		}
-	}
-}
-
-// sleep returns false if ctx ends meanwhile.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
 	}
 }
 
@@ -249,7 +199,7 @@ func (k *Keeper) untilQuiet(ctx context.Context) bool {
 		if wait <= 0 {
 			return true
 		}
-		if !sleep(ctx, wait) {
+		if !retry.Sleep(ctx.Done(), wait) {
 			return false
 		}
 	}
@@ -263,23 +213,23 @@ func (k *Keeper) mark(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list what is not known to be on the disk: %w", err)
 	}
-	errs := []error{k.cfg.Boot.forgetOthers(items)}
+	errs := []error{k.items.keepOnly(items)}
 	marked := 0
 	for _, i := range slices.Backward(items) { // whoever finds an upper layer has found those below
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if k.of(i) != nil || k.Unsynced(i) {
+		if at := k.items.at(i); at == stateDoubted || at == stateUnsynced {
 			continue
 		}
 		err := k.sync(ctx, i)
 		if err == nil {
-			err = k.cfg.Store.Mark(ctx, i)
+			err = k.items.mark(ctx, i, k.cfg.Store.Mark)
 		}
 		switch {
 		case err == nil:
 			marked++
-		case errdefs.IsNotFound(err), errors.Is(err, ErrUnsynced):
+		case errdefs.IsNotFound(err), errors.Is(err, ErrUnsynced), errors.Is(err, errReplaced):
 		default:
 			errs = append(errs, fmt.Errorf("%s %s: %w", i.Kind, i.ID, err))
 		}
@@ -294,22 +244,24 @@ func (k *Keeper) mark(ctx context.Context) error {
 // again; that is logged. Blobs are there already.
 func (k *Keeper) sync(ctx context.Context, i Item) error {
 	if i.Kind == Blob || withheld != "" {
+		k.items.move(i, stateSyncing)
+		k.items.move(i, stateSynced)
 		return nil
 	}
 	if err := k.cfg.Store.Index(ctx, i); err != nil {
 		return err
 	}
-	// Noted before: whoever is killed in the middle has not told anybody what the kernel has reported.
-	if err := k.cfg.Boot.syncing(i); err != nil {
+	if err := k.items.syncing(ctx, i); err != nil {
 		return err
 	}
 	failed := k.cfg.Store.Sync(ctx, i)
 	if failed == nil || errdefs.IsNotFound(failed) {
-		return errors.Join(failed, k.cfg.Boot.synced(i))
+		return errors.Join(failed, k.items.synced(i))
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+	k.items.move(i, stateUnsynced)
 	k.cfg.Log.Error("a layer of an image could not be put onto the disk: the kernel may have lost it without saying so again. After a power cut it is checked; "+
 		"berth images verify --repair, a pull or an import of the image writes it again", "layer", i.ID, "err", failed)
 	k.cfg.Checked(i, Unsynced)
@@ -345,6 +297,7 @@ func (k *Keeper) doubt(ctx context.Context, items []Item) {
 	defer k.mu.Unlock()
 	k.life, k.order = ctx, items
 	for _, i := range items {
+		k.items.move(i, stateDoubted)
 		k.doubts[i] = &doubt{item: i, attempt: make(chan struct{}), settled: make(chan struct{})}
 	}
 }
@@ -374,12 +327,12 @@ func (k *Keeper) checkAll(ctx context.Context) {
 		left := len(k.order)
 		k.mu.Unlock()
 		if left == 0 {
-			if err := k.cfg.Boot.Checked(); err != nil {
+			if err := k.boot.Checked(); err != nil {
 				k.cfg.Log.Warn("images are checked, and that cannot be noted; trying again", "err", err, "wait", wait)
 				continue
 			}
 			k.cfg.Log.Info("everything that the last boot has left unfinished is checked")
-			k.Changed()
+			k.items.Changed()
 			return
 		}
 		if failed != nil {
@@ -432,6 +385,7 @@ func (k *Keeper) check(ctx context.Context, d *doubt, idle bool) error {
 	if err == nil {
 		d.outcome = outcome
 		delete(k.doubts, d.item)
+		k.items.settled(d.item)
 		close(d.settled)
 	} else if !errors.Is(err, errOvertaken) {
 		d.attempts++
@@ -451,7 +405,7 @@ func (k *Keeper) check(ctx context.Context, d *doubt, idle bool) error {
 // for one that cannot be checked or repaired, or when ctx ends. Where nothing is doubted it returns
 // at once.
 func (k *Keeper) Trust(ctx context.Context, snapshotter, chainID string) error {
-	if !k.cfg.Boot.Doubted() {
+	if !k.boot.Doubted() {
 		return nil
 	}
 	select {
@@ -459,7 +413,7 @@ func (k *Keeper) Trust(ctx context.Context, snapshotter, chainID string) error {
 	case <-ctx.Done():
 		return fmt.Errorf("layer %s: it is not known yet which layers the last boot has left unfinished: %w", chainID, errdefs.ErrUnavailable)
 	}
-	if k.Doubts() == 0 {
+	if k.items.Doubted() == 0 {
 		return nil
 	}
 	items, err := k.cfg.Store.Below(ctx, snapshotter, chainID)
@@ -474,13 +428,6 @@ func (k *Keeper) Trust(ctx context.Context, snapshotter, chainID string) error {
 		}
 	}
 	return nil
-}
-
-// Doubts returns how many items are doubted.
-func (k *Keeper) Doubts() int {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return len(k.doubts)
 }
 
 // await has an item checked now, and waits for that. The check goes on when ctx ends.

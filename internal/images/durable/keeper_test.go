@@ -15,6 +15,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"berth/internal/base/retry"
+
 	"github.com/containerd/errdefs"
 )
 
@@ -77,7 +79,7 @@ func (f *fake) Check(ctx context.Context, i Item, idle bool) (Outcome, error) {
 	if !idle {
 		took = time.Minute
 	}
-	if !sleep(ctx, took) {
+	if !retry.Sleep(ctx.Done(), took) {
 		return "", ctx.Err()
 	}
 	f.mu.Lock()
@@ -131,7 +133,7 @@ func keep(t *testing.T, unclean bool, test func(t *testing.T, k *Keeper, f *fake
 			noSync:   map[string]error{},
 			noIndex:  map[string]error{},
 		}
-		k := NewKeeper(Config{Store: f, Boot: boot, Log: slog.New(slog.DiscardHandler)})
+		k := NewKeeper(Config{Store: f, Items: NewItems(boot), Log: slog.New(slog.DiscardHandler)})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
@@ -170,7 +172,7 @@ func TestWhatIsNewIsSyncedAndThenMarked(t *testing.T) {
 		f.mu.Lock()
 		f.unmarked = append(f.unmarked, Item{Kind: Blob, ID: "new"})
 		f.mu.Unlock()
-		k.Changed()
+		k.items.Changed()
 		time.Sleep(latest + 2*quiet)
 		if n := f.count(f.marked); n != 5 {
 			t.Errorf("%d of 5 have the mark: pulls without end put it off", n)
@@ -183,11 +185,11 @@ func TestWhatIsNewIsSyncedAndThenMarked(t *testing.T) {
 func again(t *testing.T, k *Keeper, f *fake, id string) *Keeper {
 	t.Helper()
 	f.kill()
-	boot, err := openBoot(filepath.Dir(k.cfg.Boot.path), id, "")
+	boot, err := openBoot(filepath.Dir(k.boot.path), id, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	next := NewKeeper(Config{Store: f, Boot: boot, Log: slog.New(slog.DiscardHandler)})
+	next := NewKeeper(Config{Store: f, Items: NewItems(boot), Log: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Hour)
 	defer cancel()
 	if err := next.Run(ctx); err != nil {
@@ -228,21 +230,21 @@ func TestASyncThatHasFailedIsNotTrustedASecondTime(t *testing.T) {
 			t.Errorf("what is right in memory is not waited for: %v", err)
 		}
 		for _, later := range []*Keeper{again(t, k, f, "a"), again(t, k, f, "a")} {
-			if f.has(mid) || !later.Unsynced(mid) {
+			if f.has(mid) || !later.items.Unsynced(mid) {
 				t.Error("a berth that was started again in the same boot has given it the mark")
 			}
-			if err := later.cfg.Boot.Stopped(); !errors.Is(err, ErrUnsynced) {
+			if err := later.boot.Stopped(); !errors.Is(err, ErrUnsynced) {
 				t.Errorf("stopped: %v", err)
 			}
-			if text, _ := os.ReadFile(later.cfg.Boot.path); bytes.Contains(text, []byte("clean")) {
+			if text, _ := os.ReadFile(later.boot.path); bytes.Contains(text, []byte("clean")) {
 				t.Errorf("a clean stop is noted: %s", text)
 			}
 		}
 		next := again(t, k, f, "b")
-		if !slices.Equal(f.checks, []string{"mid"}) || !f.has(mid) || next.Unsynced(mid) {
+		if !slices.Equal(f.checks, []string{"mid"}) || !f.has(mid) || next.items.Unsynced(mid) {
 			t.Errorf("in the next boot %s were checked, and it has the mark: %v", f.checks, f.has(mid))
 		}
-		if err := next.cfg.Boot.Stopped(); err != nil {
+		if err := next.boot.Stopped(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -258,14 +260,14 @@ func TestWhatIsWrittenAgainIsSynced(t *testing.T) {
 		if f.has(mid) {
 			t.Fatal("it has the mark")
 		}
-		if err := k.Rewritten(mid); err != nil {
+		if err := k.items.Rewrite(t.Context(), mid, func() (bool, error) { return true, nil }); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour)
 		if !f.has(mid) {
 			t.Error("it has no mark")
 		}
-		if err := k.cfg.Boot.Stopped(); err != nil {
+		if err := k.boot.Stopped(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -274,7 +276,7 @@ func TestWhatIsWrittenAgainIsSynced(t *testing.T) {
 // PROPERTIES 39: what a berth was killed in the middle of, nobody knows the outcome of.
 func TestASyncThatWasCutOffIsNotTrusted(t *testing.T) {
 	keep(t, false, func(t *testing.T, k *Keeper, f *fake) {
-		if err := k.cfg.Boot.syncing(mid); err != nil { // and killed
+		if err := k.boot.syncing(mid); err != nil { // and killed
 			t.Fatal(err)
 		}
 		again(t, k, f, "a")
@@ -284,7 +286,7 @@ func TestASyncThatWasCutOffIsNotTrusted(t *testing.T) {
 		f.mu.Lock()
 		f.unmarked = slices.DeleteFunc(f.unmarked, func(i Item) bool { return i == mid }) // it is removed
 		f.mu.Unlock()
-		if last := again(t, k, f, "a"); last.cfg.Boot.Stopped() != nil {
+		if last := again(t, k, f, "a"); last.boot.Stopped() != nil {
 			t.Error("what has gone keeps the stop from being clean")
 		}
 	})
@@ -316,7 +318,7 @@ func TestAContainerWaitsForItsOwnLayers(t *testing.T) {
 			t.Errorf("what was being checked idly: %v after %s", err, time.Since(begun))
 		}
 		time.Sleep(time.Hour)
-		if k.cfg.Boot.Doubted() {
+		if k.boot.Doubted() {
 			t.Error("it is doubted when everything is checked")
 		}
 		if n := f.count(f.marked); n != 4 {
@@ -343,7 +345,7 @@ func TestACheckThatCannotBeMadeIsMadeAgain(t *testing.T) {
 			t.Errorf("what was lost: %v", err)
 		}
 		time.Sleep(5 * time.Hour)
-		if !k.cfg.Boot.Doubted() {
+		if !k.boot.Doubted() {
 			t.Error("nothing is doubted, and mid was never checked")
 		}
 		f.mu.Lock()

@@ -18,7 +18,8 @@ import (
 type Durability struct {
 	*core
 	layers *imageLayers
-	keeper *durable.Keeper // nil: no image is ever doubted
+	items  *durable.Items  // nil: no image is ever doubted
+	keeper *durable.Keeper // nil as well
 	root   *os.File        // nil: it is not open
 }
 
@@ -29,16 +30,15 @@ type durability struct {
 }
 
 func openDurability(c *core, ls *imageLayers, rp *repairer) *Durability {
-	d := &Durability{core: c, layers: ls}
-	if c.cfg.Boot != nil {
+	d := &Durability{core: c, layers: ls, items: rp.items}
+	if d.items != nil {
 		d.root = openRoot(c.cfg.Root, c.cfg.Logger)
 		d.keeper = durable.NewKeeper(durable.Config{
 			Store:   durability{ls, rp},
-			Boot:    c.cfg.Boot,
+			Items:   rp.items,
 			Log:     c.cfg.Logger,
 			Checked: c.cfg.Checked,
 		})
-		ls.keeper = d.keeper
 	}
 	return d
 }
@@ -63,16 +63,16 @@ func (d *Durability) Trust(ctx context.Context, snapshotter, chainID string) err
 
 // Doubts returns how many layers and blobs are doubted since an unclean boot.
 func (d *Durability) Doubts() int {
-	if d.keeper == nil {
+	if d.items == nil {
 		return 0
 	}
-	return d.keeper.Doubts()
+	return d.items.Doubted()
 }
 
 // MayHaveChanged says that there may be images that another client has made. It never blocks.
 func (d *Durability) MayHaveChanged() {
-	if d.keeper != nil {
-		d.keeper.Changed()
+	if d.items != nil {
+		d.items.Changed()
 	}
 }
 

@@ -502,7 +502,7 @@ func TestALayerThatCouldNotBeSyncedIsWrittenAgain(t *testing.T) {
 		},
 		func() { imported(t, n.Store, img) },
 	} {
-		n.until(t, all(n.Store.Durability.keeper.Unsynced))
+		n.until(t, all(n.Store.Durability.items.Unsynced))
 		if slices.ContainsFunc(items, marked) {
 			t.Fatal("what could not be synced has the mark")
 		}
@@ -531,23 +531,31 @@ func TestALayerThatIsRepairedWhileItIsSyncedGetsNoMark(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	top := items[len(items)-1]
+	at, err := d.dirOf(ctx, top)
+	try(t, err)
+	var syncs atomic.Int32
 	syncLayer = func(ctx context.Context, dir, index string) error {
-		n.lose(t, st.ChainID, false)
-		_, verifying := n.Verify(t.Context(), st.Name, true)
+		var verifying error
+		if dir == at.dir && syncs.Add(1) == 1 {
+			n.lose(t, st.ChainID, false)
+			_, verifying = n.Verify(t.Context(), st.Name, true)
+		}
 		return errors.Join(verifying, unpack.Sync(ctx, dir, index))
 	}
 	defer func() { syncLayer = unpack.Sync }()
-	top := items[len(items)-1]
-	if err := d.Sync(ctx, top); err != nil {
-		t.Fatal(err)
+	running, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- n.KeepDurable(running) }()
+	n.until(t, func() bool {
+		info, err := n.client.SnapshotService(overlay).Stat(ctx, top.ID)
+		return err == nil && info.Labels[labelDurable] == top.Made
+	})
+	if got := syncs.Load(); got != 2 {
+		t.Errorf("it has the mark after %d syncs", got)
 	}
-	if err := d.Mark(ctx, top); !errdefs.IsAborted(err) {
-		t.Errorf("marked: %v", err)
-	}
-	syncLayer = unpack.Sync
-	if err := errors.Join(d.Sync(ctx, top), d.Mark(ctx, top)); err != nil {
-		t.Error(err)
-	}
+	cancel()
+	try(t, <-ended)
 }
 
 // PROPERTIES 39: a blob whose commit fails is not continued: the kernel may have lost what was

@@ -17,7 +17,6 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
-	"golang.org/x/sync/semaphore"
 
 	"berth/internal/base/connection"
 	"berth/internal/images/durable"
@@ -31,11 +30,7 @@ type imageLayers struct {
 	views  *views
 	opened time.Time // what a pull unpacks that is older was left by one before
 
-	keeper  *durable.Keeper // nil: no image is ever doubted
-	dirs    layerDirs
-	mending sync.Map // by chain ID: a semaphore, since there is one repair at a time
-	remade  sync.Map // by layer: how often it was written again, an int
-	syncs   sync.Map // by layer: how often it had been when its sync began
+	dirs layerDirs
 }
 
 const (
@@ -152,12 +147,6 @@ var syncLayer = unpack.Sync
 
 // Sync puts a layer onto the disk.
 func (ls *imageLayers) Sync(ctx context.Context, item durable.Item) error {
-	unlock, err := ls.hold(ctx, item.ID)
-	if err != nil {
-		return err
-	}
-	ls.syncs.Store(item, ls.remakes(item)) // not in the middle of a repair
-	unlock()
 	return ls.inLayer(ctx, item, syncLayer)
 }
 
@@ -175,13 +164,6 @@ func (ls *imageLayers) inLayer(ctx context.Context, item durable.Item, do func(c
 	return err
 }
 
-// remakes returns how often a layer was written again in the life of this berth.
-func (ls *imageLayers) remakes(item durable.Item) int {
-	n, _ := ls.remade.Load(item)
-	times, _ := n.(int)
-	return times
-}
-
 // gone reports whether a layer is not there any more.
 func (ls *imageLayers) gone(ctx context.Context, item durable.Item) bool {
 	info, err := ls.client.SnapshotService(item.Snapshotter).Stat(connection.Namespaced(ctx), item.ID)
@@ -196,27 +178,8 @@ func (ls *imageLayers) Mark(ctx context.Context, item durable.Item) (err error) 
 		_, err = ls.client.ContentStore().Update(ctx, content.Info{Digest: digest.Digest(item.ID), Labels: labels}, "labels."+labelDurable)
 		return connection.Native(err)
 	}
-	unlock, err := ls.hold(ctx, item.ID)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if at, synced := ls.syncs.LoadAndDelete(item); synced && at != ls.remakes(item) {
-		return fmt.Errorf("it was unpacked again meanwhile: %w", errdefs.ErrAborted)
-	}
 	_, err = ls.client.SnapshotService(item.Snapshotter).Update(ctx, snapshots.Info{Name: item.ID, Labels: labels}, "labels."+labelDurable)
 	return connection.Native(err)
-}
-
-// rewrote says that a layer consists of new files. The caller has taken the mark from it before,
-// and holds its lock.
-func (ls *imageLayers) rewrote(item durable.Item) error {
-	if ls.keeper == nil {
-		return nil
-	}
-	ls.remade.Store(item, ls.remakes(item)+1)
-	defer ls.keeper.Changed()
-	return ls.keeper.Rewritten(item)
 }
 
 // unmark takes the mark from a layer.
@@ -224,11 +187,6 @@ func (ls *imageLayers) unmark(ctx context.Context, item durable.Item) error {
 	unmarked := snapshots.Info{Name: item.ID, Labels: map[string]string{labelDurable: ""}}
 	_, err := ls.client.SnapshotService(item.Snapshotter).Update(ctx, unmarked, "labels."+labelDurable)
 	return connection.Native(err)
-}
-
-// unsynced reports whether a layer may be lost from the disk though it can be read.
-func (ls *imageLayers) unsynced(item durable.Item) bool {
-	return ls.keeper != nil && ls.keeper.Unsynced(item)
 }
 
 // dirOf returns where a layer is. containerd says so of a view: the view is made so that containerd
@@ -287,11 +245,4 @@ func lowerDirs(ms []mount.Mount) ([]string, error) {
 		return nil, fmt.Errorf("layers that are mounted as %v: %w", ms, errdefs.ErrNotImplemented)
 	}
 	return dirs, nil
-}
-
-// hold keeps a layer from being repaired by another call, until unlock is called.
-func (ls *imageLayers) hold(ctx context.Context, chainID string) (unlock func(), err error) {
-	v, _ := ls.mending.LoadOrStore(chainID, semaphore.NewWeighted(1))
-	turn := v.(*semaphore.Weighted)
-	return func() { turn.Release(1) }, turn.Acquire(ctx, 1)
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"berth/internal/base/connection"
+	"berth/internal/images/durable"
 	"berth/internal/images/image"
 )
 
@@ -43,11 +44,14 @@ func open(conn *connection.Connection, cfg Config) *Store {
 	as := &artifacts{core: c, jobs: js}
 	ls := &imageLayers{core: c, names: ns, views: vs, opened: time.Now()}
 	rp := &repairer{core: c, names: ns, layers: ls, artifacts: as, keys: ks}
+	if cfg.Boot != nil {
+		rp.items = durable.NewItems(cfg.Boot)
+	}
 	d := openDurability(c, ls, rp)
 	rd := &Reader{core: c, names: ns, jobs: js, views: vs, durability: d}
 	s := &served{core: c, names: ns, durability: d, images: image.NewCache[members](maxServed)}
 	u := &unpacker{core: c, names: ns, artifacts: as, keys: ks, durability: d}
-	v := &Verifier{core: c, names: ns, layers: ls, repairer: rp, durability: d, unpacker: u}
+	v := &Verifier{core: c, names: ns, layers: ls, items: rp.items, repairer: rp, durability: d, unpacker: u}
 	p := &Puller{
 		core:       c,
 		registries: rs,

@@ -20,7 +20,7 @@ import (
 // repairs those that are wrong. With contents set, their files are read; otherwise each layer is
 // looked at once, without that. ErrNotFound says that the blob of a layer that is wrong is missing.
 func (v *Verifier) mend(ctx context.Context, img images.Image, begun time.Time, contents bool, sink image.Sink) error {
-	if v.layers.keeper == nil || v.cfg.Snapshotter != overlay {
+	if v.items == nil || v.cfg.Snapshotter != overlay {
 		return nil
 	}
 	chain, blobs, diffIDs, err := v.names.layersOf(ctx, img)
@@ -44,16 +44,16 @@ func (v *Verifier) mend(ctx context.Context, img images.Image, begun time.Time, 
 		if err == nil && made.After(begun) {
 			continue
 		}
-		_, wrong := v.wrong.Load(item)
-		if _, before := v.looked.LoadOrStore(item, nil); before && !contents && !wrong && !v.layers.unsynced(item) {
+		look, wrong := v.items.Look(item)
+		if !look && !contents {
 			continue
 		}
 		from := source{blob: blobs[n], diffID: diffIDs[n], names: []images.Image{img}}
 		if err := v.lookInto(ctx, item, from, contents || wrong, sink); err != nil {
-			v.looked.Delete(item)
+			v.items.Looked(item, false)
 			return fmt.Errorf("layer %s: %w", item.ID, err)
 		}
-		v.wrong.Delete(item)
+		v.items.Looked(item, true)
 	}
 	return nil
 }
@@ -72,7 +72,7 @@ func (v *Verifier) lookInto(ctx context.Context, item durable.Item, from source,
 		why = durable.CheckIndex(at.dir, index, false)
 	}
 	wrong := errors.Is(why, durable.ErrWrong)
-	if !wrong && v.layers.unsynced(item) { // it is right in memory, which says nothing
+	if !wrong && v.items.Unsynced(item) { // it is right in memory, which says nothing
 		why = durable.ErrUnsynced
 	}
 	switch {

@@ -85,22 +85,23 @@ func (ls *imageLayers) removeAbove(ctx context.Context, snapshotter, below strin
 
 // exchange puts a directory in the place of the one that a layer has. What was there is removed,
 // unless a container may have it mounted: then it stays until the layer is removed.
-func (ls *imageLayers) exchange(ctx context.Context, item durable.Item, next, dir string) error {
+func (ls *imageLayers) exchange(ctx context.Context, item durable.Item, next, dir string) (done bool, err error) {
 	used, err := ls.inUse(ctx, item)
 	if err != nil {
-		return err
+		return false, err
 	}
 	err = unix.Renameat2(unix.AT_FDCWD, next, unix.AT_FDCWD, dir, unix.RENAME_EXCHANGE)
 	if errors.Is(err, unix.ENOENT) { // the directory itself was lost
-		return os.Rename(next, dir)
+		err := os.Rename(next, dir)
+		return err == nil, err
 	}
 	if err != nil {
-		return fmt.Errorf("put %s in the place of %s: %w", next, dir, err)
+		return false, fmt.Errorf("put %s in the place of %s: %w", next, dir, err)
 	}
 	if used {
-		return os.Rename(next, filepath.Join(filepath.Dir(dir), fmt.Sprintf("%s-%d", replaced, time.Now().UnixNano())))
+		return true, os.Rename(next, filepath.Join(filepath.Dir(dir), fmt.Sprintf("%s-%d", replaced, time.Now().UnixNano())))
 	}
-	return nil // the caller removes it
+	return true, nil // the caller removes it
 }
 
 // inUse reports whether a container or a view may have a layer mounted.

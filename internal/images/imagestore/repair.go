@@ -31,6 +31,7 @@ type repairer struct {
 	layers    *imageLayers
 	artifacts *artifacts
 	keys      *keys
+	items     *durable.Items // nil: no image is ever doubted, nor repaired
 }
 
 // checkArtifactLayer compares the layer of an artifact with its blobs. If it is wrong, and that is
@@ -180,27 +181,31 @@ var errOtherLayer = errors.New("it is another layer")
 // remakeFrom unpacks a layer again, beside the one that is there, and puts it in its place unless
 // the two are the same. why says what is wrong; with durable.ErrNoIndex, it is not known whether
 // anything is.
-func (rp *repairer) remakeFrom(ctx context.Context, item durable.Item, at layerDir, from source, why error) (durable.Outcome, error) {
+func (rp *repairer) remakeFrom(ctx context.Context, item durable.Item, at layerDir, from source, why error) (outcome durable.Outcome, err error) {
+	err = rp.items.Rewrite(ctx, item, func() (replaced bool, err error) {
+		outcome, replaced, err = rp.replace(ctx, item, at, from, why)
+		return replaced, err
+	})
+	return outcome, err
+}
+
+// replace does what remakeFrom does, and says whether the layer consists of new files.
+func (rp *repairer) replace(ctx context.Context, item durable.Item, at layerDir, from source, why error) (_ durable.Outcome, replaced bool, err error) {
 	beside := filepath.Dir(at.dir)
 	dir := filepath.Join(beside, remade)
 	index := unpack.IndexOf(at.dir)
-	unlock, err := rp.layers.hold(ctx, item.ID)
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(beside, 0o700), os.Mkdir(dir, 0o755)); err != nil { //nolint:gosec // as containerd makes it
-		return "", err
+		return "", false, err
 	}
 	defer os.RemoveAll(dir)
 	if len(at.parents) > 0 { // as containerd makes it
 		if err := sameOwner(at.parents[0], dir); err != nil {
-			return "", err
+			return "", false, err
 		}
 	}
 	var cfg containerd.UnpackConfig
 	if err := encryption.WithUnpackConfigApplyOpts(rp.keys.decrypting)(ctx, &cfg); err != nil {
-		return "", err
+		return "", false, err
 	}
 	made, err := unpack.Applier{Layers: rp.client.ContentStore(), Late: rp.cfg.WriteLate}.Into(ctx, from.blob, unpack.Target{
 		Dir:     dir,
@@ -209,34 +214,34 @@ func (rp *repairer) remakeFrom(ctx context.Context, item durable.Item, at layerD
 		Index:   index + ".remade",
 	}, cfg.ApplyOpts...)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	defer os.Remove(index + ".remade")
 	if made.Digest != from.diffID {
-		return "", fmt.Errorf("unpacked %s from %s, and not %s: %w: %w", made.Digest, from.blob.Digest, from.diffID, errOtherLayer, errdefs.ErrFailedPrecondition)
+		return "", false, fmt.Errorf("unpacked %s from %s, and not %s: %w: %w", made.Digest, from.blob.Digest, from.diffID, errOtherLayer, errdefs.ErrFailedPrecondition)
 	}
 	if errors.Is(why, durable.ErrNoIndex) {
 		err := unpack.Check(ctx, at.dir, index+".remade", false)
 		if err == nil {
-			return durable.Whole, os.Rename(index+".remade", index)
+			return durable.Whole, false, os.Rename(index+".remade", index)
 		}
 		if !errors.Is(err, durable.ErrWrong) {
-			return "", err
+			return "", false, err
 		}
 		why = err
 	}
-	// The mark is taken under the lock, so that no sync of the old files gives it to the new ones.
+	// The mark is taken before, so that no sync of the old files gives it to the new ones.
 	if err := rp.layers.unmark(ctx, item); err != nil {
-		return "", err
+		return "", false, err
 	}
-	if err := rp.layers.exchange(ctx, item, dir, at.dir); err != nil {
-		return "", err
+	if replaced, err = rp.layers.exchange(ctx, item, dir, at.dir); err != nil {
+		return "", replaced, err
 	}
-	if err := errors.Join(rp.layers.rewrote(item), os.Rename(index+".remade", index)); err != nil {
-		return "", err
+	if err := os.Rename(index+".remade", index); err != nil {
+		return "", true, err
 	}
 	rp.cfg.Logger.Warn("a layer was wrong and is unpacked again from its blob", "layer", item.ID, "images", namesOf(from.names), "reason", why)
-	return durable.Repaired, nil
+	return durable.Repaired, true, nil
 }
 
 // sameOwner gives a directory the owner of another one.

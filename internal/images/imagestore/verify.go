@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/errdefs"
@@ -26,11 +25,10 @@ type Verifier struct {
 	*core
 	names      *Names
 	layers     *imageLayers
+	items      *durable.Items // nil: no image is ever doubted
 	repairer   *repairer
 	durability *Durability
 	unpacker   *unpacker
-	wrong      sync.Map // the layers that a verification has found wrong and not repaired
-	looked     sync.Map // the layers that a pull has compared with their indexes
 }
 
 // Verify compares the blobs and the layers of an image with what they were made from, at leisure.
@@ -142,7 +140,7 @@ func (v *Verifier) verifyLayer(ctx context.Context, item durable.Item, repair bo
 	}
 	why := unpack.Check(ctx, at.dir, unpack.IndexOf(at.dir), true)
 	wrong := errors.Is(why, durable.ErrWrong)
-	if !wrong && v.layers.unsynced(item) {
+	if !wrong && v.items != nil && v.items.Unsynced(item) {
 		why = durable.ErrUnsynced
 	}
 	repairable := errors.Is(why, durable.ErrNoIndex) || errors.Is(why, durable.ErrUnsynced)
@@ -150,10 +148,12 @@ func (v *Verifier) verifyLayer(ctx context.Context, item durable.Item, repair bo
 		return failed(p, why)
 	}
 	if wrong {
-		v.wrong.Store(item, nil) // a pull looks at it again
+		if v.items != nil {
+			v.items.FoundWrong(item) // a pull looks at it again
+		}
 		p.Outcome, p.Detail = image.PartWrong, why.Error()
 	}
-	if !repair || v.layers.keeper == nil {
+	if !repair || v.items == nil {
 		return p
 	}
 	from, err := v.names.sourcesOf(ctx, item.ID)
@@ -165,7 +165,6 @@ func (v *Verifier) verifyLayer(ctx context.Context, item durable.Item, repair bo
 		p.Detail = fmt.Sprintf("%s; it cannot be repaired from this node, so pull the image again: %s", p.Detail, connection.Native(err))
 		return p
 	}
-	v.wrong.Delete(item)
 	p.Outcome = string(outcome)
 	return p
 }
