@@ -14,6 +14,9 @@ import (
 // wings are the wings of berth, the lowest first: each imports only those before it.
 var wings = []string{"base", "host", "heart", "images", "engine", "history", "serve", "daemon", "tools"}
 
+// beside are pairs of wings that stand beside each other on the map: neither imports the other.
+var beside = [][2]string{{"serve", "engine"}, {"history", "engine"}, {"heart", "images"}, {"host", "images"}}
+
 // mostArrows is how many pairs of wings of the runtime there may be of which one imports the other.
 const mostArrows = 25
 
@@ -43,6 +46,13 @@ func TestAWingImportsOnlyTheWingsBelow(t *testing.T) {
 				t.Errorf("%s imports %s: the wing %s lies below %s; state an interface in %s, or move the values that both need below", f.path, p, from, to, from)
 			}
 			arrows[[2]string{from, to}] = f.path
+		}
+	}
+	for _, pair := range beside {
+		for _, arrow := range [][2]string{pair, {pair[1], pair[0]}} {
+			if path := arrows[arrow]; path != "" {
+				t.Errorf("%s imports the wing %s, which stands beside %s on the map in ARCHITECTURE.md: state an interface, or draw the map again", path, arrow[1], arrow[0])
+			}
 		}
 	}
 	for arrow := range arrows {
