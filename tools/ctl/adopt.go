@@ -105,7 +105,7 @@ func (a *app) runAdopt(cmd *cobra.Command, cfg config.Config, r adopt.Request) e
 	return errors.Join(a.adopt(ctx, cfg, r), printed)
 }
 
-// writePlan prints what becomes of the pods.
+// writePlan prints the plan for each pod.
 func writePlan(w io.Writer, p adopt.Plan) {
 	fmt.Fprintln(w, "POD\tCONTAINER\tSTATE\tID")
 	for _, pod := range p.Pods {
@@ -136,7 +136,7 @@ func writePlan(w io.Writer, p adopt.Plan) {
 	writeRemarks(w, "Cannot be adopted", p.Refused)
 }
 
-// losses are what pods and containers lose, each with who does.
+// losses are the losses of pods and containers, each with those that have it.
 type losses struct {
 	who   map[string][]string
 	order []string

@@ -15,14 +15,14 @@ import (
 // exitRefused is the exit code of `images allowed` where an image is not allowed.
 const exitRefused = 3
 
-// verdict is what a policy says to an image.
+// verdict is the decision of a policy about an image.
 type verdict struct {
 	Image     string `json:"image"`
 	Namespace string `json:"namespace"`
 	Allowed   bool   `json:"allowed"`
 	Rule      string `json:"rule"`
 	Why       string `json:"why,omitempty"`
-	// Keys and VerifierDir say which signatures are wanted; without both none are.
+	// Keys and VerifierDir describe the required signatures; without both none are required.
 	Keys        int    `json:"keys,omitempty"`
 	VerifierDir string `json:"verifierDir,omitempty"`
 }
@@ -115,7 +115,7 @@ func (v verdict) because() string {
 	return "-"
 }
 
-// listRules prints what each rule is for.
+// listRules prints the purpose of each rule.
 func (a *app) listRules(cmd *cobra.Command, p *policy.Policy) error {
 	type listed struct {
 		Rule   string `json:"rule"`

@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// bundleSince is how far back a bundle goes unless it is said, and bundleTimeout how long it may
-	// take: what has not come by then is left out.
+	// bundleSince is how far back a bundle goes by default, and bundleTimeout how long it may take:
+	// answers that have not come by then are left out.
 	bundleSince   = time.Hour
 	bundleTimeout = time.Minute
 )
@@ -76,7 +76,7 @@ func (a *app) bundleCommand() *cobra.Command {
 	return cmd
 }
 
-// runningBundle makes a bundle of what a running berth answers.
+// runningBundle makes a bundle from the answers of a running berth.
 func runningBundle(ctx context.Context, m bundle.Manifest, c *cri.Client) (*bundle.Bundle, error) {
 	asking, cancel := context.WithTimeout(ctx, bundleTimeout)
 	defer cancel()
@@ -111,7 +111,7 @@ func runningBundle(ctx context.Context, m bundle.Manifest, c *cri.Client) (*bund
 	}
 }
 
-// storedBundle reads what a berth that does not run has left of a bundle.
+// storedBundle makes a bundle from the files of a berth that does not run.
 func storedBundle(m bundle.Manifest, root string) (*bundle.Bundle, error) {
 	b := bundle.New(m, bundle.Node{})
 	missing, err := recorder.Stored(filepath.Join(root, "timeline"), m.From, b.Add)
@@ -148,7 +148,7 @@ func writeBundle(cmd *cobra.Command, path string, b *bundle.Bundle) error {
 	return nil
 }
 
-// kernelRelease is that of the kernel that runs here, which is that of the service.
+// kernelRelease is the release of the running kernel, which is that of the service.
 func kernelRelease() string {
 	var u unix.Utsname
 	if unix.Uname(&u) != nil {

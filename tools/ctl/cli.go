@@ -27,8 +27,8 @@ import (
 	"berth/internal/serve/cri"
 )
 
-// Serve runs the daemon until ctx ends, and calls ready once it serves. What comes from changes
-// takes the place of cfg. The log is run by the caller.
+// Serve runs the daemon until ctx ends, and calls ready once it serves. Settings received from
+// changes replace cfg. The log is run by the caller.
 type Serve func(ctx context.Context, cfg config.Config, changes <-chan config.Config, ready func(), log *asynclog.Log) error
 
 // exitError is an error with an exit code of its own.
@@ -37,7 +37,7 @@ type exitError struct {
 	err  error
 }
 
-// Error is empty where the exit code is all that there is to say.
+// Error is empty if there is only an exit code.
 func (e exitError) Error() string {
 	if e.err == nil {
 		return ""
@@ -57,15 +57,15 @@ func ExitCode(err error) int {
 	return 1
 }
 
-// app is what the commands share.
+// app is shared by the commands.
 type app struct {
 	serve    Serve
 	adopt    Adopt
 	endpoint string
 	output   string
 	streamCA string
-	patience time.Duration // how long stop and rm wait before they say for what
-	// listener says which user listens at the other end; nil: see peer.
+	patience time.Duration // how long stop and rm wait before they print the cause
+	// listener returns the user that listens at the other end; nil: see peer.
 	listener func(*net.UnixConn) (uid int, err error)
 }
 
@@ -195,7 +195,7 @@ func marshal(v any) ([]byte, error) {
 	return json.MarshalIndent(v, "", "  ")
 }
 
-// age says how long ago an instant was, given in nanoseconds since 1970.
+// age formats the time since an instant, given in nanoseconds since 1970.
 func age(ns int64) string {
 	if ns <= 0 {
 		return "-"

@@ -21,16 +21,16 @@ import (
 	"berth/tools/page"
 )
 
-// liveTimeout is how long each question about how things are now may take. What is not answered is
-// left out, and the page says so.
+// liveTimeout is how long each question about how things are now may take. Unanswered questions are
+// left out, and the page notes that.
 const liveTimeout = 5 * time.Second
 
-// collector asks the service for what the page shows. It is for one goroutine.
+// collector asks the service for the content of the page. It is for one goroutine.
 type collector struct {
 	client     *cri.Client
 	since      time.Duration
 	history    *page.History
-	missing    string // what the history could not be asked for
+	missing    string // the reason if the history could not be read
 	unreadable int
 }
 
@@ -38,7 +38,7 @@ func newCollector(c *cri.Client, since time.Duration) *collector {
 	return &collector{client: c, since: since, history: page.NewHistory()}
 }
 
-// model returns everything, of which what happened since the last call is asked for alone.
+// model returns the whole model. It asks only for events since the last call.
 func (c *collector) model(ctx context.Context) (page.Model, error) {
 	from := time.Now().Add(-c.since)
 	for {
@@ -157,8 +157,8 @@ func (c *collector) live(ctx context.Context) *page.Live {
 	return l
 }
 
-// containers asks for the state of containers, and for what they use. Of those with one name in a pod
-// it takes the latest.
+// containers asks for the state of containers, and for their resource use. Of those with one name
+// in a pod it takes the latest.
 func (c *collector) containers(ask func(string, func(context.Context) error), pods map[string]*page.PodUse, rowOf map[string]string, l *page.Live) {
 	type at struct {
 		pod *page.PodUse
@@ -223,8 +223,7 @@ func number(v *runtimeapi.UInt64Value) *uint64 {
 	return &n
 }
 
-// machine reads what the kernel says of the whole machine, which is that of the socket. What it does
-// not say is 0.
+// machine reads the kernel's figures of the machine that the socket is on. Unknown ones are 0.
 func machine(n *page.NodeUse) {
 	n.CPUs = runtime.NumCPU()
 	if b, err := os.ReadFile("/proc/loadavg"); err == nil {

@@ -17,7 +17,7 @@ import (
 // completeTimeout is how long a shell waits for names.
 const completeTimeout = time.Second
 
-// What complete offers.
+// Kinds of names that complete offers.
 const (
 	pods = 1 << iota
 	containers
@@ -26,8 +26,9 @@ const (
 	one     // for the first argument only
 )
 
-// complete offers the names of what the service has to the shell. The names of containers that are
-// in several pods are POD/NAME or NAMESPACE/POD/NAME, and what no name means is offered by its ID.
+// complete offers names from the service to the shell. The names of containers that are in several
+// pods are POD/NAME or NAMESPACE/POD/NAME, and an object without an unambiguous name is offered by
+// its ID.
 func (a *app) complete(what ...int) cobra.CompletionFunc {
 	want := 0
 	for _, w := range what {
@@ -59,7 +60,7 @@ func cmdContext(cmd *cobra.Command) context.Context {
 	return context.Background()
 }
 
-// candidates lists the names that are wanted. What cannot be listed is left out.
+// candidates lists the names that are wanted. Names that cannot be listed are left out.
 func candidates(ctx context.Context, c *cri.Client, want int) []string {
 	var names []string
 	if want&(pods|containers) != 0 {

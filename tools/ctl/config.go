@@ -15,8 +15,8 @@ import (
 
 const defaultConfig = "/etc/berth/config.toml"
 
-// load reads a configuration file with its drop-in files. Without a name it reads that of the user's
-// berth, if there is one, or the default one, which need not exist.
+// load reads a configuration file with its drop-in files. Without a name it reads the file of the
+// user's berth, if there is one, or the default one, which need not exist.
 func load(file string) (config.Loaded, error) {
 	if file == "" {
 		return config.LoadIfThere(cmp.Or(usersSettings(), defaultConfig))

@@ -2,15 +2,16 @@
 
 // Package ctl contains all commands of berth. Every command except serve, config, demo, install,
 // migrate and images allowed speaks CRI to a running service over its socket, as the kubelet does;
-// import, pulls, images, df, timeline, debug, stop and rm also use berth.v1.Admin on the same socket.
+// import, pulls, images, df, timeline, debug, stop and rm also use berth.v1.Admin on the same
+// socket.
 //
 // # Promises
 //
 //   - Tables are for people; -o json and -o yaml are for programs.
-//   - An error is one sentence on standard error that names the object and what to do.
-//   - stop and rm say after two seconds what they are waiting for, with the last error. Ctrl-C ends
-//     the waiting, and the command says what goes on without it. A second Ctrl-C ends the process
-//     at once.
-//   - play removes what it made if it cannot finish, unless it is asked to keep it.
-//   - serve never waits for whoever reads its output: see package asynclog.
+//   - An error is one sentence on standard error that names the object and the remedy.
+//   - stop and rm print after two seconds what they are waiting for, with the last error. Ctrl-C
+//     ends the wait, and the command prints which work goes on without it. A second Ctrl-C ends the
+//     process at once.
+//   - play removes the objects that it made if it cannot finish, unless it is asked to keep them.
+//   - serve never waits for the reader of its output: see package asynclog.
 package ctl

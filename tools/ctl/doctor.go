@@ -24,7 +24,6 @@ import (
 	"berth/tools/drill"
 )
 
-// doctorFlags are what a person may say to doctor.
 type doctorFlags struct {
 	config, kubeletConfig string
 	verbose               bool
@@ -69,7 +68,7 @@ func (a *app) doctorCommand() *cobra.Command {
 	return cmd
 }
 
-// canaryCommand is what the container of a drill runs. It needs neither a service nor files.
+// canaryCommand is the command in the container of a drill. It needs neither a service nor files.
 func canaryCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "canary DOES",
@@ -89,7 +88,7 @@ func canaryCommand() *cobra.Command {
 	}
 }
 
-// drill breaks things around a pod of its own, and shows what came of it.
+// drill breaks things around a pod of its own, and prints the results.
 func (a *app) drill(cmd *cobra.Command, f doctorFlags) error {
 	return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
 		told := context.AfterFunc(ctx, func() {
@@ -130,7 +129,7 @@ func drillError(r drill.Result) error {
 	return nil
 }
 
-// writeDrill writes a line for each step, and what is to be said of it.
+// writeDrill writes a line for each step, with remarks.
 func writeDrill(w *tabwriter.Writer, r drill.Result) {
 	const blank = "-"
 	span := func(d time.Duration) string {
@@ -218,8 +217,8 @@ func plural(n int, one, more string) string {
 	return fmt.Sprintf("%d %s", n, more)
 }
 
-// writeReport writes what is wrong, the worst first, then what could not be asked, and how much is
-// well.
+// writeReport writes the findings, the worst first, then the checks without an answer, and the
+// number of good ones.
 func writeReport(w *tabwriter.Writer, r doctor.Report, verbose bool) {
 	fmt.Fprintln(w, oneLine(r.Service))
 	fmt.Fprintln(w)

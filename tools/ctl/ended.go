@@ -14,12 +14,12 @@ import (
 )
 
 // endedState is the state of a container or pod whose process has ended, which is not on record
-// yet. CRI has no word for it: it says RUNNING or READY until the end is on the disk, which may
-// take as long as the disk cannot be written.
+// yet. CRI does not have this state: it reports RUNNING or READY until the end is on the disk,
+// which may take as long as the disk cannot be written.
 const endedState = "ENDED"
 
-// ends are what is known of ends that are not on record yet, by ID. They are asked for before a
-// list: an end that comes on record meanwhile is in the list.
+// ends are the known ends that are not on record yet, by ID. They are asked for before a list: an
+// end that comes on record meanwhile is in the list.
 type ends map[string]event.Exit
 
 // endsOf asks for the ends that are not on record. Another runtime does not tell of any.
@@ -31,7 +31,7 @@ func endsOf(ctx context.Context, c *cri.Client) (ends, error) {
 	return e, err
 }
 
-// state returns the state of a container or pod, of which CRI says state.
+// state returns the state of a container or pod, given its state in CRI.
 func (e ends) state(id string, state fmt.Stringer) string {
 	w := word(state.String())
 	if _, ok := e[id]; ok && w != "EXITED" && w != "NOTREADY" {
@@ -40,7 +40,6 @@ func (e ends) state(id string, state fmt.Stringer) string {
 	return w
 }
 
-// runs reports whether a container runs.
 func (e ends) runs(ct *runtimeapi.Container) bool {
 	return e.state(ct.GetId(), ct.GetState()) == "RUNNING"
 }

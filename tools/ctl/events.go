@@ -19,7 +19,7 @@ import (
 	"berth/internal/serve/cri"
 )
 
-// turns are the kinds of entries that say what became of a sandbox or container, or of the node.
+// turns are the kinds of entries about a change of a sandbox or container, or of the node.
 var turns = []string{
 	"SandboxReady", "SandboxNotMade", "ContainerCreated", "ContainerNotMade", "ContainerRunning", "StartFailed", "StopRequested",
 	"ExitSettled", "ExitCorrected", "CodesDiffer", "ExitRecalled", "ContainerCrashed", "OOMKillSurvived", "ShimDied",
@@ -67,7 +67,8 @@ func (a *app) turns(ctx context.Context, c *cri.Client, w io.Writer, from time.T
 			return err
 		}
 		h.Entries = slices.DeleteFunc(h.Entries, func(e recorder.Entry) bool {
-			return e.Kind != "" && !slices.Contains(turns, e.Kind) // what has no kind says what is missing
+			// an entry without a kind describes a gap
+			return e.Kind != "" && !slices.Contains(turns, e.Kind)
 		})
 		if a.output == "table" {
 			lines.print(h, false)
@@ -85,7 +86,6 @@ func (a *app) turns(ctx context.Context, c *cri.Client, w io.Writer, from time.T
 	}
 }
 
-// containerEvents prints the events of CRI, until ctx ends.
 func (a *app) containerEvents(ctx context.Context, c *cri.Client, w io.Writer) error {
 	stream, err := c.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
 	if err != nil {

@@ -37,7 +37,7 @@ func (a *app) execCommand() *cobra.Command {
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.complete(containers, running, one),
 	}
-	cmd.Flags().SetInterspersed(false) // what comes after the container is the command's
+	cmd.Flags().SetInterspersed(false) // arguments after the container are the command's
 	cmd.Flags().BoolVarP(&interactive, "interactive", "i", false, "pass the standard input on")
 	cmd.Flags().BoolVarP(&tty, "tty", "t", false, "give the command a terminal")
 	cmd.Flags().StringVarP(&container, "container", "c", "", "the container of the pod NAME")
@@ -85,8 +85,9 @@ func (a *app) execCommand() *cobra.Command {
 	return cmd
 }
 
-// commandOf returns the command of what follows the name of a container. Flags of berth's may come
-// first, and then --, as kubectl has it. The program of a command does not begin with a dash.
+// commandOf returns the command in the arguments after the name of a container. Flags of berth's
+// may come first, and then --, as kubectl has it. The program of a command does not begin with a
+// dash.
 func commandOf(cmd *cobra.Command, args []string) ([]string, error) {
 	if len(args) > 0 && strings.HasPrefix(args[0], "-") {
 		if err := cmd.ParseFlags(args); err != nil {
@@ -97,8 +98,8 @@ func commandOf(cmd *cobra.Command, args []string) ([]string, error) {
 	return args, nil
 }
 
-// errDetached says that the person has typed the keys that end a session, errInterrupted that a
-// signal ended it.
+// errDetached means that the person typed the keys that end a session, errInterrupted that a signal
+// ended it.
 var (
 	errDetached    = errors.New("detached")
 	errInterrupted = errors.New("interrupted")
@@ -110,7 +111,7 @@ func (a *app) talk(ctx context.Context, s *session, tty bool, in io.Reader, open
 	ctx, stop := signal.NotifyContext(ctx, unix.SIGHUP, unix.SIGQUIT)
 	defer stop()
 	defer func() {
-		if ctx.Err() != nil { // whatever it was that noticed it first
+		if ctx.Err() != nil { // regardless of which side noticed it first
 			err = errInterrupted
 		}
 	}()
@@ -199,7 +200,7 @@ func (a *app) attachCommand() *cobra.Command {
 	return cmd
 }
 
-// streamsOf is what a container was created with.
+// streamsOf are the streams that a container was created with.
 type streamsOf struct{ Tty, Stdin bool }
 
 // askedFor reads from the verbose status whether a container has a terminal and an input.

@@ -83,7 +83,6 @@ func (l *lockedWriter) Write(b []byte) (int, error) {
 	return l.w.Write(b)
 }
 
-// forwarder forwards connections to one pod.
 type forwarder struct {
 	app      *app
 	client   *cri.Client
@@ -116,8 +115,8 @@ func (f *forwarder) run(ctx context.Context, address string, ports []portPair) e
 }
 
 // serve accepts connections and forwards them until ctx ends. A listener that fails is closed, so
-// that clients are refused instead of waiting for ever. The error is that of the last one, once the
-// connections that were accepted before have ended.
+// that clients are refused instead of waiting for ever. It returns the error of the last listener,
+// once the connections that were accepted before have ended.
 func (f *forwarder) serve(ctx context.Context, listeners []net.Listener, ports []portPair) (err error) {
 	var wg sync.WaitGroup
 	defer wg.Wait()

@@ -77,7 +77,7 @@ func (a *app) plainImages(ctx context.Context, cmd *cobra.Command, c *cri.Client
 	})
 }
 
-// names are those that an image is listed with: its tags, or else a digest.
+// names are the names under which an image is listed: its tags, or else a digest.
 func names(tags, digests []string) []string {
 	if len(tags) > 0 {
 		return tags
@@ -85,7 +85,7 @@ func names(tags, digests []string) []string {
 	return append(slices.Clone(digests), "<none>")[:1]
 }
 
-// kind says whether an image is one to run, an artifact to mount, or a checkpoint to restore.
+// kind tells whether an image is one to run, an artifact to mount, or a checkpoint to restore.
 func kind(i image.Listed) string {
 	switch {
 	case i.Artifact != "":
@@ -106,7 +106,7 @@ func nanoseconds(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// pinned says why an image is pinned, for a table.
+// pinned gives the reasons why an image is pinned, for a table.
 func pinned(pins []image.Pin) string {
 	words := make([]string, 0, len(pins))
 	for _, p := range pins {
@@ -250,7 +250,7 @@ func (a *app) importCommand() *cobra.Command {
 			return err
 		}
 		what := "importing " + args[0]
-		if st, err := os.Stat(path); err == nil { // if not, the service says why
+		if st, err := os.Stat(path); err == nil { // if not, the service returns the reason
 			what += ", " + size(uint64(st.Size())) //nolint:gosec // not negative
 		}
 		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {

@@ -57,7 +57,6 @@ func installCommand() *cobra.Command {
 	return cmd
 }
 
-// systemctl runs systemctl, and returns what it prints.
 func systemctl(ctx context.Context, args ...string) (string, error) {
 	var problem bytes.Buffer
 	cmd := exec.CommandContext(ctx, "systemctl", args...)

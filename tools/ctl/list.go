@@ -36,10 +36,11 @@ type item struct {
 	memory    uint64
 	message   any // for programs
 	cells     func(detail string) []string
-	detail    func(ctx context.Context) string // asked of the service, for this item alone; it depends on the state
+	// asked of the service, for this item alone; it depends on the state
+	detail func(ctx context.Context) string
 }
 
-// lister is what ps and pods have in common.
+// lister is the common part of ps and pods.
 type lister struct {
 	app     *app
 	header  []string
@@ -55,7 +56,7 @@ type lister struct {
 	items   func(ctx context.Context, c *cri.Client, labels map[string]string) ([]item, error)
 }
 
-// sorts are the orders of --sort. What is equal is in the order of names.
+// sorts are the orders of --sort. Equal items are in the order of names.
 var sorts = map[string]func(a, b item) int{
 	"name":     func(item, item) int { return 0 },
 	"age":      func(a, b item) int { return cmp.Compare(b.created, a.created) },
@@ -68,7 +69,6 @@ func oneOf(words []string) cobra.CompletionFunc {
 	return cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
 }
 
-// flags adds the flags to a command.
 func (l *lister) flags(cmd *cobra.Command) {
 	orders := slices.Sorted(maps.Keys(sorts))
 	states := strings.Join(l.states, ", ")
@@ -150,11 +150,11 @@ func (l *lister) list(ctx context.Context, c *cri.Client, labels map[string]stri
 	return slices.DeleteFunc(items, func(i item) bool { return !l.wanted(i) }), err
 }
 
-// removed is the state of what --watch has listed and is not there any more.
+// removed is the state of an item that --watch has listed and that is gone.
 const removed = "REMOVED"
 
-// follow prints what is listed, and then whatever becomes listed or changes its state, until ctx
-// ends. What was listed once is followed to its removal. A service that does not answer is asked
+// follow prints the listed items, and then every item that becomes listed or changes its state,
+// until ctx ends. A listed item is followed to its removal. A service that does not answer is asked
 // again: it may be restarted.
 func (l *lister) follow(ctx context.Context, c *cri.Client, w, errOut io.Writer, labels map[string]string) error {
 	var columns grid
@@ -205,7 +205,7 @@ func (l *lister) follow(ctx context.Context, c *cri.Client, w, errOut io.Writer,
 	}
 }
 
-// changes returns what is to be printed of the items, and notes it in seen.
+// changes returns the items to be printed, and notes them in seen.
 func (l *lister) changes(seen map[string]item, items []item) (changed []item) {
 	there := map[string]bool{}
 	for _, i := range items {
@@ -293,7 +293,6 @@ func (a *app) psCommand() *cobra.Command {
 	return cmd
 }
 
-// containers lists containers with these labels.
 func (l *lister) containers(ctx context.Context, c *cri.Client, labels map[string]string) ([]item, error) {
 	ends, err := endsOf(ctx, c)
 	if err != nil {
@@ -371,8 +370,8 @@ func (l *lister) measured(cells []string, memory uint64) []string {
 	return append(cells, size(memory))
 }
 
-// exit describes how a container ended, or how many OOM kills one that runs has survived; "" if
-// there is nothing to say, or if its status cannot be read.
+// exit describes the end of a container, or how many OOM kills a running one has survived; "" if
+// there is none, or if its status cannot be read.
 func exit(ctx context.Context, c *cri.Client, ct *runtimeapi.Container) string {
 	resp, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: ct.GetId()})
 	if err != nil {
@@ -386,7 +385,7 @@ func exit(ctx context.Context, c *cri.Client, ct *runtimeapi.Container) string {
 	return fmt.Sprintf("%d %s, %s", st.GetExitCode(), st.GetReason(), age(st.GetFinishedAt()))
 }
 
-// word is a CRI state without its prefix.
+// word returns a CRI state without its prefix.
 func word(s string) string {
 	_, w, _ := strings.Cut(s, "_")
 	return w
@@ -428,7 +427,6 @@ func (a *app) podsCommand() *cobra.Command {
 	return cmd
 }
 
-// pods lists pods with these labels.
 func (l *lister) pods(ctx context.Context, c *cri.Client, labels map[string]string) ([]item, error) {
 	ends, err := endsOf(ctx, c)
 	if err != nil {

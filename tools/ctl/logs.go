@@ -72,7 +72,7 @@ func (a *app) logsCommand() *cobra.Command {
 	return cmd
 }
 
-// logOptions says what of a log is printed, and where.
+// logOptions selects the lines of a log to print, and the outputs.
 type logOptions struct {
 	follow, stamps, previous bool
 	tail                     int // negative: all
@@ -168,15 +168,16 @@ func previous(ctx context.Context, c *cri.Client, o object) (object, error) {
 type logReader struct {
 	path     string
 	stamps   bool
-	since    time.Time // what is older is left out
+	since    time.Time // older lines are left out
 	out, err io.Writer
-	partial  map[string]bool                        // streams whose last line is unfinished
-	skip     map[string]bool                        // streams whose next parts belong to a line before the tail
-	rotated  func(f *os.File, path string) *os.File // the function of that name; tests wrap it
+	partial  map[string]bool // streams whose last line is unfinished
+	// streams whose next parts belong to a line before the tail
+	skip    map[string]bool
+	rotated func(f *os.File, path string) *os.File // the function of that name; tests wrap it
 }
 
-// maxLogLine bounds a line that is read, in bytes. What is longer is not a log: a file that was cut short
-// while it was written to can begin with a hole as long as it was.
+// maxLogLine bounds a line that is read, in bytes. A longer one is not a log: a file that was cut
+// short while it was being written can begin with a hole of its old length.
 const maxLogLine = 64 << 20
 
 // read prints the last tail lines of the log, or all of it if tail is negative. With follow it goes
@@ -198,8 +199,8 @@ func (r *logReader) read(ctx context.Context, tail int, follow bool, running fun
 	}
 	in := bufio.NewReaderSize(f, 64<<10)
 	var rest []byte
-	var next *os.File // what f was rotated to; f is read to its end first
-	last := false     // the container has ended: what is there now is all
+	var next *os.File // the file after a rotation; f is read to its end first
+	last := false     // the container has ended: no more lines will come
 	for {
 		line, err := in.ReadSlice('\n')
 		rest = append(rest, line...)
@@ -246,10 +247,9 @@ func (r *logReader) read(ctx context.Context, tail int, follow bool, running fun
 	}
 }
 
-// openLog opens the log that is at a path, as a container's status says it. The kubelet and berth
-// play give each container a directory in that of its pod: no link from there on is followed. The
-// links that the kubelet makes lead to logs, and are not where a container's status says its log
-// is.
+// openLog opens the log at a path from a container's status. The kubelet and berth play give each
+// container a directory in that of its pod: no link from there on is followed. The links that the
+// kubelet makes lead to logs, but are not the paths in a container's status.
 func openLog(path string) (*os.File, error) {
 	container, file := filepath.Split(filepath.Clean(path))
 	pod, name := filepath.Split(filepath.Clean(container))

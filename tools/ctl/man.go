@@ -34,7 +34,7 @@ func manCommand() *cobra.Command {
 			root := cmd.Root()
 			root.InitDefaultCompletionCmd()
 			if f := root.PersistentFlags().Lookup("endpoint"); f != nil {
-				f.DefValue = defaultEndpoint // whatever the environment says
+				f.DefValue = defaultEndpoint // regardless of the environment
 			}
 			var errs []error
 			everyCommand(root, func(c *cobra.Command) {
@@ -49,7 +49,7 @@ func manCommand() *cobra.Command {
 
 // manPage writes the page of a command. It has no date, so that the same tree has the same pages.
 func manPage(cmd *cobra.Command, dir string) error {
-	cmd.DisableAutoGenTag = true // it has the day on which it is made
+	cmd.DisableAutoGenTag = true // it contains the date of the build
 	const never = "Jan 1970"
 	day := time.Unix(0, 0).UTC()
 	var page bytes.Buffer

@@ -27,7 +27,6 @@ import (
 	"berth/tools/migrate"
 )
 
-// migrateFlags are what a person may say to migrate.
 type migrateFlags struct {
 	where             migrate.Where
 	plan, apply, undo bool
@@ -141,8 +140,8 @@ func (nodeHost) runtime(ctx context.Context, endpoint string, f func(ctx context
 	return cri.Explain(f(ctx, c))
 }
 
-// Running asks the runtime. Where nobody serves the socket, processes of pods may live on without it,
-// so that their absence is looked for.
+// Running asks the runtime. If the socket is not served, processes of pods may live on without it,
+// so their absence is checked.
 func (h nodeHost) Running(ctx context.Context, endpoint string) (pods []migrate.Pod, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
@@ -199,7 +198,7 @@ func podProcesses(proc string) (names []string, err error) {
 	for _, p := range all {
 		b, err := os.ReadFile(filepath.Join(proc, p.Name(), "comm"))
 		if err != nil {
-			continue // it is no process, or has ended
+			continue // it is not a process, or it has ended
 		}
 		name := strings.TrimSpace(string(b)) // 15 bytes at most
 		if strings.HasPrefix(name, "containerd-shim") || strings.HasPrefix(name, "conmon") {
@@ -241,7 +240,7 @@ func (h nodeHost) RuntimeReady(ctx context.Context, endpoint string) error {
 	})
 }
 
-// kubeletClient is what the kubelet speaks to the cluster with, on nodes of kubeadm's. With it a node
+// kubeletClient is the kubelet's credentials for the cluster, on nodes of kubeadm's. With it a node
 // may read itself.
 const kubeletClient = "/etc/kubernetes/kubelet.conf"
 
@@ -276,8 +275,8 @@ func (h nodeHost) NodeReady(ctx context.Context, endpoint string, healthz int) e
 	return nodeSays(string(out), want)
 }
 
-// nodeSays returns what is wrong with a node that reports its runtime, which has to have a name
-// unless that is "", and whether it is ready.
+// nodeSays returns the faults in a node's report of its runtime, which must have a name unless want
+// is "", and of its readiness.
 func nodeSays(report, want string) error {
 	runtime, ready, _ := strings.Cut(report, " ")
 	if name, _, _ := strings.Cut(runtime, "://"); want != "" && name != want {

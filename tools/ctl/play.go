@@ -155,7 +155,6 @@ func readFile(name string) ([]byte, error) {
 	return os.ReadFile(name)
 }
 
-// player runs one plan.
 type player struct {
 	client    *cri.Client
 	plan      *manifest.Plan
@@ -175,8 +174,8 @@ type played struct{ name, id string }
 // volumeTimeout is how long the file system of a volume may take to answer.
 const volumeTimeout = 10 * time.Second
 
-// prepare makes a volume. The file system of its path may hang, and nothing can end the system call
-// that waits for it: then that goes on, and the error says so.
+// prepare makes a volume. The file system of its path may hang, and the system call cannot be
+// interrupted: then it goes on, and the error reports that.
 func prepare(ctx context.Context, v manifest.Volume) error {
 	ctx, cancel := context.WithTimeout(ctx, volumeTimeout)
 	defer cancel()
@@ -191,7 +190,7 @@ func prepare(ctx context.Context, v manifest.Volume) error {
 }
 
 // play makes the volumes and the sandbox, runs the init containers one after the other and starts
-// the containers. When it fails, undo deals with what was made.
+// the containers. If it fails, undo removes everything that was made.
 func (p *player) play(ctx context.Context) error {
 	all := slices.Concat(p.plan.Init, p.plan.Containers)
 	for _, pc := range all { // before anything is made
@@ -200,7 +199,7 @@ func (p *player) play(ctx context.Context) error {
 		}
 	}
 	if _, err := os.Lstat(filepath.Join(p.volumeDir, p.uid())); errors.Is(err, fs.ErrNotExist) {
-		p.volumes = true // otherwise it is that of another pod with the same UID
+		p.volumes = true // otherwise the directory is that of another pod with the same UID
 	}
 	for _, v := range p.plan.Volumes {
 		if err := prepare(ctx, v); err != nil {
@@ -266,7 +265,6 @@ func (p *player) initialize(ctx context.Context, pc manifest.Container) error {
 
 func (p *player) say(format string, args ...any) { fmt.Fprintf(p.out, format, args...) }
 
-// start creates and starts an attempt of a container.
 func (p *player) start(ctx context.Context, pc manifest.Container, attempt uint32) (played, error) {
 	cfg := pc.Attempt(p.ip, attempt)
 	name := cfg.GetMetadata().GetName()
@@ -282,8 +280,8 @@ func (p *player) start(ctx context.Context, pc manifest.Container, attempt uint3
 	return played{name, id}, nil
 }
 
-// undo removes what a play that failed has made, or only stops it if it is to be kept, and says
-// what became of it. The caller's context may have ended.
+// undo removes everything that a failed play made, or only stops it if it is to be kept, and
+// reports the outcome. The caller's context may have ended.
 func (p *player) undo(ctx context.Context, keep bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
@@ -317,8 +315,8 @@ func (p *player) remove(ctx context.Context) error {
 
 func (p *player) uid() string { return p.plan.Sandbox.GetMetadata().GetUid() }
 
-// needImage pulls an image for a pod if it is not on the node, or is to be pulled always, and checks
-// its user. The archive of a checkpoint is left to the service.
+// needImage pulls an image for a pod if it is not on the node, or is to be pulled always, and
+// checks its user. The archive of a checkpoint is left to the service.
 func needImage(ctx context.Context, c *cri.Client, pod *runtimeapi.PodSandboxConfig, pc manifest.Container) error {
 	spec := &runtimeapi.ImageSpec{Image: pc.Config.GetImage().GetImage()}
 	name := pc.Config.GetMetadata().GetName()
@@ -350,7 +348,7 @@ func needImage(ctx context.Context, c *cri.Client, pod *runtimeapi.PodSandboxCon
 	if st.GetImage() == nil {
 		return fmt.Errorf("container %s: image %s was removed since it was pulled", name, spec.GetImage())
 	}
-	// What was looked at is what runs, as with the kubelet: the name may move meanwhile.
+	// Run the image that was inspected, as the kubelet does, because the name may move meanwhile.
 	pc.Config.Image = &runtimeapi.ImageSpec{Image: st.GetImage().GetId(), UserSpecifiedImage: spec.GetImage()}
 	if uid := st.GetImage().GetUid(); pc.NonRoot && uid.GetValue() == 0 {
 		return fmt.Errorf("container %s: runAsNonRoot is set, but image %s names no numeric user other than 0; set runAsUser", name, spec.GetImage())

@@ -18,8 +18,8 @@ import (
 	"berth/internal/serve/cri"
 )
 
-// podLogs prints the logs of all containers of a pod, one after the other, and with follow what they
-// and those that are started later write from then on.
+// podLogs prints the logs of all containers of a pod, one after the other, and with follow their
+// further lines and those of containers started later.
 func podLogs(ctx context.Context, c *cri.Client, pod object, opt logOptions) error {
 	all, err := objects(ctx, c, true)
 	if err != nil {
@@ -59,7 +59,6 @@ func podLogs(ctx context.Context, c *cri.Client, pod object, opt logOptions) err
 	return nil
 }
 
-// podFollower follows the logs of the containers of a pod.
 type podFollower struct {
 	client *cri.Client
 	pod    object
@@ -69,8 +68,9 @@ type podFollower struct {
 	mu    sync.Mutex
 	alive map[string]bool // by ID, as it was seen last: it may still write
 
-	read map[string]bool          // the attempts that are read, or were
-	last map[string]chan struct{} // by name: closed once the attempt that came last was read to its end
+	read map[string]bool // the attempts that are read, or were
+	// by name: closed once the attempt that came last was read to its end
+	last map[string]chan struct{}
 	wg   sync.WaitGroup
 }
 
@@ -109,7 +109,8 @@ func (f *podFollower) look(ctx context.Context, all []object, first bool) (gone 
 		case !o.pod:
 		case o.id == f.pod.id && (o.running || f.pod.old || !there):
 			pod, there = o, true
-		case o.full == f.pod.full && !o.old && !f.pod.old && !(there && pod.running): // its sandbox was made anew
+		// its sandbox was made anew
+		case o.full == f.pod.full && !o.old && !f.pod.old && !(there && pod.running):
 			pod, there = o, true
 		}
 	}
@@ -149,8 +150,8 @@ func (f *podFollower) look(ctx context.Context, all []object, first bool) (gone 
 	return true
 }
 
-// follow reads the log of one attempt, after that of the attempt before. At first it waits until what
-// there is was printed, so that the containers' lines do not mix.
+// follow reads the log of one attempt, after that of the attempt before. At first it waits until
+// the existing lines were printed, so that the containers' lines do not mix.
 func (f *podFollower) follow(ctx context.Context, o object, first bool) {
 	path, err := logPath(ctx, f.client, o)
 	if errors.Is(err, errNoLog) {
@@ -204,7 +205,7 @@ func (f *podFollower) aliveNow(id string) bool {
 	return f.alive[id]
 }
 
-// say tells a person what cannot be read; the rest goes on.
+// say prints an error of reading; the rest goes on.
 func (f *podFollower) say(err error) {
 	f.tags.mu.Lock()
 	defer f.tags.mu.Unlock()
@@ -236,7 +237,7 @@ func (t *tags) set(several bool) {
 // colours of names: those that can be read on a light and on a dark ground.
 var colours = []int{36, 33, 35, 32, 34, 31}
 
-// before returns what stands before a line. The caller holds the lock.
+// before returns the prefix of a line. The caller holds the lock.
 func (t *tags) before(name string) string {
 	if !t.several {
 		return ""
@@ -251,13 +252,13 @@ func (t *tags) before(name string) string {
 	return fmt.Sprintf("\x1b[%dm%s\x1b[0m", t.of[name], text)
 }
 
-// writers returns what writes the lines of a container to its two outputs.
+// writers returns the writers for the lines of a container on its two outputs.
 func (t *tags) writers(name string, out, err io.Writer) (stdout, stderr *namedWriter) {
 	return &namedWriter{tags: t, name: name, w: out}, &namedWriter{tags: t, name: name, w: err}
 }
 
-// longestLine is how much of a line is kept until its end is known, in bytes. A longer line is printed
-// in several.
+// longestLine is how much of a line is kept until its end is known, in bytes. A longer line is
+// printed in several.
 const longestLine = 256 << 10
 
 // namedWriter writes whole lines, each after the name of its container.
@@ -287,7 +288,7 @@ func (w *namedWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// end prints what there is of a line.
+// end prints an unfinished line.
 func (w *namedWriter) end() {
 	if len(w.line) > 0 {
 		_ = w.print(append(w.line, '\n'))

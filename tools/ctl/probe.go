@@ -20,7 +20,6 @@ import (
 	"berth/internal/serve/cri"
 )
 
-// prober runs one probe of a container.
 type prober struct {
 	client *cri.Client
 	id     string // of the container
@@ -61,7 +60,7 @@ func (p *prober) watch(ctx context.Context, changed func(healthy bool, why error
 	}
 }
 
-// once runs the probe once. The error says why it failed.
+// once runs the probe once. The error is the reason of the failure.
 func (p *prober) once(ctx context.Context) error {
 	limit := seconds(p.probe.TimeoutSeconds)
 	switch h := p.probe.ProbeHandler; {
@@ -91,7 +90,7 @@ func (p *prober) exec(ctx context.Context, command []string) error {
 		return cri.Explain(err)
 	}
 	if resp.GetExitCode() != 0 {
-		const enough = 200 // of what the command wrote
+		const enough = 200 // of the command's output
 		text := strings.TrimSpace(string(resp.GetStdout()) + string(resp.GetStderr()))
 		return fmt.Errorf("the command ended with %d: %.*s", resp.GetExitCode(), enough, text)
 	}

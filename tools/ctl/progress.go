@@ -31,7 +31,8 @@ func progress(what string) (done func()) {
 }
 
 // pullProgress shows on a terminal how much of an image was pulled, until the function that it
-// returns is called. A service that cannot say it, as an earlier version, costs the bytes alone.
+// returns is called. If a service cannot tell, such as an earlier version, only the bytes are
+// missing.
 func pullProgress(ctx context.Context, c *cri.Client, ref string) (done func()) {
 	return showOnTerminal("pulling "+ref, asked(ctx, func(ctx context.Context) stage {
 		p, err := c.PullProgress(ctx, ref)
@@ -79,7 +80,6 @@ func asked(ctx context.Context, ask func(context.Context) stage) func(context.Co
 	}
 }
 
-// pulled says how far a pull has come.
 func pulled(p *image.Progress) stage {
 	switch {
 	case p == nil || p.Total <= 0:
@@ -90,7 +90,6 @@ func pulled(p *image.Progress) stage {
 	return stage{p.Fetched, p.Total, fmt.Sprintf("%s, %d of %d blobs are complete", share(p), p.Complete, p.Blobs)}
 }
 
-// imported says how far an import has come.
 func imported(p *image.Progress) stage {
 	switch {
 	case p == nil || p.Total <= 0:
@@ -106,14 +105,14 @@ func share(p *image.Progress) string {
 	return fmt.Sprintf("%s of %s (%d%%)", size(uint64(max(p.Fetched, 0))), size(uint64(p.Total)), p.Fetched*100/p.Total) //nolint:gosec // not negative
 }
 
-// The narrowest bar that says something, and the widest.
+// The narrowest useful bar, and the widest.
 const (
 	leastBar = 8
 	mostBar  = 40
 )
 
-// line is what a terminal with so many columns shows; 0 are not known. There is a bar if it fits
-// beside the text. A terminal that is too narrow for the text shows its beginning.
+// line is the line to show on a terminal with so many columns; 0 if unknown. There is a bar if it
+// fits beside the text. A terminal that is too narrow for the text shows its beginning.
 func line(columns int, what string, s stage, seconds int) string {
 	text := what
 	if s.text != "" {
@@ -124,7 +123,8 @@ func line(columns int, what string, s stage, seconds int) string {
 	if columns <= 0 {
 		return text
 	}
-	room := columns - 1 - utf8.RuneCountInString(text) // the last column stays free, or the terminal wraps
+	// the last column stays free, or the terminal wraps
+	room := columns - 1 - utf8.RuneCountInString(text)
 	if room < 0 {
 		return string([]rune(text)[:columns-1])
 	}
@@ -136,9 +136,9 @@ func line(columns int, what string, s stage, seconds int) string {
 	return "[" + strings.Repeat("#", full) + strings.Repeat(".", width-full) + "] " + text
 }
 
-// show keeps one line of a terminal: what is going on, what ask says about it, and since when. It
-// ends, and clears the line, when the function that it returns is called, which ends the context of
-// ask, too.
+// show keeps one line of a terminal up to date: the activity, its progress from ask, and the time
+// since its beginning. It ends, and clears the line, when the function that it returns is called,
+// which ends the context of ask, too.
 func show(w io.Writer, columns func() int, what string, ask func(ctx context.Context) stage) (done func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup

@@ -61,7 +61,7 @@ func (a *app) pullsCommand() *cobra.Command {
 	return cmd
 }
 
-// redraw lists the transfers in the place of what a terminal shows.
+// redraw replaces the content of a terminal by the list of transfers.
 func (a *app) redraw(ctx context.Context, w io.Writer, c *cri.Client) error {
 	var b bytes.Buffer
 	if err := a.pulls(ctx, &b, c); err != nil {
@@ -92,7 +92,7 @@ func (a *app) pulls(ctx context.Context, out io.Writer, c *cri.Client) error {
 	})
 }
 
-// transferState says what a transfer does, for a table.
+// transferState describes the activity of a transfer, for a table.
 func transferState(t image.Transfer) string {
 	switch {
 	case t.Archive != "":
@@ -103,7 +103,7 @@ func transferState(t image.Transfer) string {
 	return t.State
 }
 
-// here says how much of what is transferred is on the node.
+// here describes how much of a transfer is on the node.
 func here(t image.Transfer) string {
 	switch {
 	case t.Problem != "":
@@ -121,7 +121,8 @@ func blobs(t image.Transfer) string {
 	return fmt.Sprintf("%d of %d", t.Complete, t.Blobs)
 }
 
-// waiters names those who wait. A client that is not a kubelet does not say for which pod it pulls.
+// waiters names the waiting pods. A client that is not a kubelet does not name the pod for which it
+// pulls.
 func waiters(who []string) string {
 	var known []string
 	unnamed := 0

@@ -18,7 +18,7 @@ import (
 	"berth/tools/page"
 )
 
-// pageSince is how far back the page goes unless it is said.
+// pageSince is how far back the page goes by default.
 const pageSince = 24 * time.Hour
 
 func (a *app) reportCommand() *cobra.Command {

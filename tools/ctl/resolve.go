@@ -42,9 +42,9 @@ func (o object) kind() string {
 }
 
 // resolve finds the one container or pod that a name, or the beginning of an ID, means. A container
-// may also be named POD/NAME or NAMESPACE/POD/NAME, and a pod NAMESPACE/NAME. Of several attempts of
-// one container or pod, the name means the latest. Where pods are not asked for, a pod stands for its
-// container, if it has one alone, or one alone that runs.
+// may also be named POD/NAME or NAMESPACE/POD/NAME, and a pod NAMESPACE/NAME. Of several attempts
+// of one container or pod, the name means the latest. Where pods are not asked for, a pod stands
+// for its container, if it has one alone, or one alone that runs.
 func resolve(ctx context.Context, c *cri.Client, what string, pods, containers bool) (object, error) {
 	if what == "" {
 		return object{}, errors.New("the name or ID is empty")
@@ -84,7 +84,8 @@ func objects(ctx context.Context, c *cri.Client, containers bool) ([]object, err
 		return nil, err
 	}
 	items := slices.Clone(sandboxes.GetItems())
-	slices.SortStableFunc(items, func(a, b *runtimeapi.PodSandbox) int { // what runs first, and then the latest
+	// running ones first, and then the latest
+	slices.SortStableFunc(items, func(a, b *runtimeapi.PodSandbox) int {
 		return cmp.Or(
 			cmp.Compare(a.GetState(), b.GetState()), // READY is 0
 			cmp.Compare(b.GetCreatedAt(), a.GetCreatedAt()),
@@ -103,7 +104,7 @@ func objects(ctx context.Context, c *cri.Client, containers bool) ([]object, err
 			full:        path,
 			podID:       p.GetId(),
 			pod:         true,
-			old:         named[path] && !ready, // of two that are READY, nobody knows which one is meant
+			old:         named[path] && !ready, // two that are READY are ambiguous
 			running:     ready,
 			annotations: p.GetAnnotations(),
 		}
@@ -145,7 +146,7 @@ func objects(ctx context.Context, c *cri.Client, containers bool) ([]object, err
 // beginning of an ID. Without pods, a pod stands for its container.
 func pick(all []object, what string, pods bool) (object, error) {
 	var found []object
-	var several []object // pods of which nobody knows which container is meant
+	var several []object // pods in which the container is ambiguous
 	for _, match := range []func(o object) bool{
 		func(o object) bool { return o.id == what },
 		func(o object) bool { return o.is(what) },

@@ -54,7 +54,7 @@ func rootlessCommand() *cobra.Command {
 			return exited(rootless.Run(o))
 		},
 	}
-	cmd.Flags().SetInterspersed(false) // what follows COMMAND is the command's
+	cmd.Flags().SetInterspersed(false) // arguments after COMMAND are the command's
 	cmd.Flags().BoolVar(&program, "program", false, "COMMAND is another program than berth, such as a shell")
 	return cmd
 }
@@ -72,7 +72,7 @@ func insideCommand() *cobra.Command {
 	}
 }
 
-// exited returns an exit code as an error that says nothing else.
+// exited returns an exit code as an error without a text.
 func exited(code int, err error) error {
 	if err == nil && code != 0 {
 		return exitError{code: code}
@@ -80,7 +80,8 @@ func exited(code int, err error) error {
 	return err
 }
 
-// usersService returns the command line of the service of a user. What the user adds comes last, and counts.
+// usersService returns the command line of the service of a user. The user's arguments come last,
+// and take precedence.
 func usersService(args []string) ([]string, error) {
 	root, settings, address := filepath.Join(rootless.Data(), "lib"), filepath.Join(rootless.Settings(), "config.toml"), rootless.Address()
 	for _, dir := range []string{root, filepath.Dir(settings), filepath.Dir(address)} {
@@ -129,7 +130,8 @@ func usersSettings() string {
 	return file
 }
 
-// usersDir returns a directory of the berth of a user who is not root, and otherwise that of the host.
+// usersDir returns a directory of the user's berth if the user is not root, and otherwise that of
+// the host.
 func usersDir(name, host string) string {
 	if os.Getuid() == 0 {
 		return host
@@ -144,8 +146,8 @@ func volumeDirFlag(cmd *cobra.Command, dir *string) {
 	cmd.Flags().StringVar(dir, "volume-dir", usersDir("volumes", manifest.DefaultVolumeDir), "directory for emptyDir volumes")
 }
 
-// removeVolumes removes the emptyDir volumes of a pod. What the containers of a user without root have
-// made in them belongs to IDs that the user has in a user namespace alone.
+// removeVolumes removes the emptyDir volumes of a pod. Files that the containers of a user without
+// root made in them belong to IDs that exist only in a user namespace.
 func removeVolumes(dir, uid string) error {
 	err := manifest.RemoveVolumes(dir, uid)
 	if !errors.Is(err, fs.ErrPermission) || os.Getuid() == 0 {

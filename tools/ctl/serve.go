@@ -24,7 +24,8 @@ import (
 	"berth/internal/history/journal"
 )
 
-// streamsBeside is the flag with which commands outside the network namespace of berth reach its streams.
+// streamsBeside is the flag with which commands outside the network namespace of berth reach its
+// streams.
 const streamsBeside = "streams-beside"
 
 // serveFlags are the flags of serve that set one setting each.
@@ -150,7 +151,7 @@ func (a *app) runService(cmd *cobra.Command, read func() (config.Loaded, error))
 
 	warnOfSettings(log.Logger, loaded)
 	changes := make(chan config.Config)
-	wg.Go(func() { // until writing ends, which is after the service
+	wg.Go(func() { // until writing ends, after the service
 		for {
 			select {
 			case <-writing.Done():
@@ -178,8 +179,8 @@ func (a *app) runService(cmd *cobra.Command, read func() (config.Loaded, error))
 	return err
 }
 
-// reload reads the settings again and returns those that hold from now on. ok is false if what was
-// read cannot be used: then those that held hold on.
+// reload reads the settings again and returns those that hold from now on. ok is false if they are
+// invalid: then the old ones stay in force.
 func reload(log *slog.Logger, cfg config.Config, read func() (config.Loaded, error)) (next config.Config, ok bool) {
 	loaded, err := read()
 	if err != nil {
@@ -205,7 +206,7 @@ func warnOfSettings(log *slog.Logger, loaded config.Loaded) {
 	}
 }
 
-// handler formats the log as the configuration says.
+// handler formats the log according to the configuration.
 func handler(cfg config.Log, level slog.Leveler) func(io.Writer) slog.Handler {
 	o := &slog.HandlerOptions{Level: level}
 	return func(w io.Writer) slog.Handler {

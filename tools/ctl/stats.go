@@ -49,7 +49,6 @@ func (a *app) statsCommand() *cobra.Command {
 	return cmd
 }
 
-// containerUsage is what one container uses.
 type containerUsage struct {
 	stats *runtimeapi.ContainerStats
 	pod   string // NAMESPACE/NAME
@@ -60,8 +59,8 @@ func (u containerUsage) cpu() uint64  { return u.stats.GetCpu().GetUsageNanoCore
 func (u containerUsage) mem() uint64  { return u.stats.GetMemory().GetWorkingSetBytes().GetValue() }
 func (u containerUsage) disk() uint64 { return u.stats.GetWritableLayer().GetUsedBytes().GetValue() }
 
-// usages asks what the containers use that run. ids are those of the containers and pods that are
-// wanted; empty for all.
+// usages asks for the resource use of running containers. ids are the selected containers and pods;
+// empty for all.
 func usages(ctx context.Context, c *cri.Client, ids map[string]bool) ([]containerUsage, error) {
 	resp, err := c.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{})
 	if err != nil {
@@ -106,7 +105,7 @@ type order func(a, b containerUsage) int
 func byPod(a, b containerUsage) int  { return strings.Compare(a.pod, b.pod) }
 func byName(a, b containerUsage) int { return strings.Compare(a.name(), b.name()) }
 
-// sortUsages sorts; what is equal is in the order of names, so that lines do not jump.
+// sortUsages sorts; equal items are in the order of names, so that lines do not jump.
 func sortUsages(list []containerUsage, by order) {
 	slices.SortFunc(list, func(a, b containerUsage) int {
 		return cmp.Or(by(a, b), byPod(a, b), byName(a, b), strings.Compare(a.stats.GetAttributes().GetId(), b.stats.GetAttributes().GetId()))

@@ -54,10 +54,10 @@ func (a *app) statusCommand() *cobra.Command {
 	return cmd
 }
 
-// reportTimeout is how long status waits for what it shows beyond CRI's Status.
+// reportTimeout is how long status waits for information beyond CRI's Status.
 const reportTimeout = 2500 * time.Millisecond
 
-// statusReport is what status shows: for programs it is added to CRI's answer.
+// statusReport is the output of status: for programs it is added to CRI's answer.
 type statusReport struct {
 	answer map[string]json.RawMessage // CRI's, and below the rest
 
@@ -92,8 +92,8 @@ func (r *statusReport) MarshalJSON() ([]byte, error) {
 	return json.Marshal(all)
 }
 
-// report asks for everything at once. What cannot be answered now is named in Unknown: it is not
-// taken for nothing.
+// report asks for everything at once. Questions without an answer are named in Unknown, and not
+// taken for empty ones.
 func report(ctx context.Context, c *cri.Client, endpoint string, st *runtimeapi.StatusResponse) (*statusReport, error) {
 	b, err := marshal(st)
 	if err != nil {
@@ -192,8 +192,8 @@ func held(ctx context.Context, c *cri.Client) ([]lane.Lane, error) {
 // heldLines is how many of the lanes that are held are shown. `berth debug lanes` has all.
 const heldLines = 8
 
-// table writes the report for a person. Another runtime says less, and what it does not say is left
-// out.
+// table writes the report for a person. Another runtime answers less, and the missing lines are
+// left out.
 func (r *statusReport) table(w io.Writer, st *runtimeapi.StatusResponse) {
 	var info struct {
 		process struct {
@@ -309,7 +309,7 @@ func notReady(conditions []*runtimeapi.RuntimeCondition) error {
 	return exitError{exitNotReady, fmt.Errorf("not ready: %s is false", strings.Join(names, " and "))}
 }
 
-// oneLine quotes what would break a line of a table.
+// oneLine quotes characters that would break a line of a table.
 func oneLine(s string) string {
 	if strings.ContainsFunc(s, unicode.IsControl) {
 		return strconv.Quote(s)

@@ -60,7 +60,7 @@ func (a *app) stopCommand() *cobra.Command {
 	return cmd
 }
 
-// abandonedStop says what goes on and what does not when a person stops waiting for a stop.
+// abandonedStop explains which work goes on when a person stops waiting for a stop.
 func abandonedStop(o object, arg string) string {
 	again := "until `berth stop " + arg + "` is run again"
 	if o.pod {

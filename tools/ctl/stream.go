@@ -30,16 +30,16 @@ import (
 	"berth/internal/base/peercred"
 )
 
-// pingInterval is how often a stream's connection is checked, so that a service that is gone
-// without a word is noticed.
+// pingInterval is how often a stream's connection is checked, so that the silent loss of the
+// service is noticed.
 const pingInterval = 10 * time.Second
 
-// streamsSuffix follows the path of the CRI socket in that of the socket on which streams are served, for
+// streamsSuffix is appended to the path of the CRI socket for the socket of streams, which serves
 // commands that do not reach the address in the URL (streams.socket).
 const streamsSuffix = ".streams"
 
-// connect opens the URL of a stream, speaking SPDY: through the socket beside that of CRI, if somebody listens
-// there who is trusted, and otherwise at the address. The connection is closed when ctx ends.
+// connect opens the URL of a stream, speaking SPDY: through the socket beside that of CRI, if it
+// has a trusted listener, and otherwise at the address. The connection is closed when ctx ends.
 func (a *app) connect(ctx context.Context, at string, protocols ...string) (httpstream.Connection, error) {
 	quiet()
 	trusted, err := a.trusted()
@@ -70,7 +70,8 @@ func (a *app) connect(ctx context.Context, at string, protocols ...string) (http
 		}
 	} else {
 		cfg.TLS = secure
-		cfg.Proxier = func(*http.Request) (*url.URL, error) { return nil, nil } // the service is on this node
+		// the service is on this node
+		cfg.Proxier = func(*http.Request) (*url.URL, error) { return nil, nil }
 	}
 	upgrade, err := spdy.NewRoundTripperWithConfig(cfg)
 	if err != nil {
@@ -92,9 +93,9 @@ func (a *app) connect(ctx context.Context, at string, protocols ...string) (http
 	return conn, nil
 }
 
-// dialTrusted connects with a socket on which root or this user listens; nil if there is none. Anybody may have
-// made the socket where its directory lets them, and whoever listens gets the URL, and what is typed. The error
-// says that somebody listens who is not trusted.
+// dialTrusted connects with a socket on which root or this user listens; nil if there is none. Any
+// user may have made the socket if the directory permits it, and its listener gets the URL, and the
+// keys typed. If there is a listener that is not trusted, it returns an error.
 func dialTrusted(ctx context.Context, socket string, who func(*net.UnixConn) (uid int, err error)) (net.Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 	if err != nil {
@@ -113,7 +114,7 @@ func dialTrusted(ctx context.Context, socket string, who func(*net.UnixConn) (ui
 	return nil, err
 }
 
-// mayListen reports whether a command of a user trusts what another user, or the same one, listens on.
+// mayListen reports whether a command of user trusts the listener of a socket.
 func mayListen(listener, user int) bool { return listener == 0 || listener == user }
 
 // peer returns who listens at the other end of a connection.
@@ -145,12 +146,12 @@ func openStream(ctx context.Context, conn httpstream.Connection, headers http.He
 	}
 }
 
-// quiet keeps the libraries of Kubernetes from writing to the terminal. What they say comes as an
-// error, too.
+// quiet keeps the libraries of Kubernetes from writing to the terminal. Their messages are also in
+// the errors.
 var quiet = sync.OnceFunc(func() { klog.SetLogger(logr.Discard()) })
 
-// trusted are the authorities whose certificates the streaming server may have; nil for those of
-// this host.
+// trusted returns the authorities for certificates of the streaming server; nil for those of this
+// host.
 func (a *app) trusted() (*x509.CertPool, error) {
 	if a.streamCA == "" {
 		return nil, nil
@@ -166,14 +167,14 @@ func (a *app) trusted() (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// session is what a person has connected with a process in a container.
+// session is a person's connection with a process in a container.
 type session struct {
 	in       io.Reader // nil: no input
 	out, err io.Writer // nil: not wanted
 	terminal *terminal // nil: the process has no terminal
 }
 
-// errLost says that a connection ended before the process did.
+// errLost means that a connection ended before the process did.
 var errLost = errors.New("the connection was lost before the process ended")
 
 // run passes on everything in both directions until the process has ended, and returns its error:
@@ -182,7 +183,7 @@ var errLost = errors.New("the connection was lost before the process ended")
 func (s *session) run(ctx context.Context, conn httpstream.Connection) error {
 	var output sync.WaitGroup
 	defer output.Wait()
-	defer conn.Close() // which ends the copies, whatever the way out
+	defer conn.Close() // ends the copies on every way out
 	open := func(kind string) (httpstream.Stream, error) {
 		return openStream(ctx, conn, http.Header{http.CanonicalHeaderKey(remotecommand.StreamType): {kind}})
 	}
@@ -211,7 +212,7 @@ func (s *session) run(ctx context.Context, conn httpstream.Connection) error {
 		_ = from.Close()
 		output.Go(func() {
 			if _, err := io.Copy(o.to, from); err != nil {
-				_ = conn.Close() // nobody reads what we write
+				_ = conn.Close() // our output is not read any more
 			}
 		})
 	}
@@ -252,7 +253,7 @@ func (s *session) run(ctx context.Context, conn httpstream.Connection) error {
 	return outcome(said)
 }
 
-// outcome is how a process ended, as the server says it.
+// outcome converts the server's report of the end of a process.
 func outcome(said []byte) error {
 	var st metav1.Status
 	if err := json.Unmarshal(said, &st); err != nil {

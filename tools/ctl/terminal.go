@@ -13,8 +13,8 @@ import (
 	"golang.org/x/term"
 )
 
-// terminal is a person's terminal in raw mode: what is typed, Ctrl-C too, goes to the process in
-// the container.
+// terminal is a person's terminal in raw mode: every key, Ctrl-C too, goes to the process in the
+// container.
 type terminal struct {
 	file    *os.File
 	restore func()

@@ -44,7 +44,7 @@ func (a *app) timelineCommand() *cobra.Command {
 				q.Since = time.Now().Add(-since)
 			}
 			if !node {
-				q.Of = args[0] // of what was removed, the service remembers ID and name
+				q.Of = args[0] // the service remembers the IDs and names of removed objects
 				if o, err := resolve(ctx, c, q.Of, true, true); err == nil {
 					q.Of = o.id
 				}
@@ -55,7 +55,7 @@ func (a *app) timelineCommand() *cobra.Command {
 	return cmd
 }
 
-// followEvery is how often what has happened since is asked for.
+// followEvery is how often new entries are asked for.
 const followEvery = 500 * time.Millisecond
 
 // timeline prints an answer, and with follow those that come after it, until ctx ends.
@@ -133,8 +133,8 @@ func (l *timelineLines) print(h cri.History, first bool) {
 	}
 }
 
-// about says what an entry is about, if that is not what was asked for: a container of the pod by its
-// name, something of the node by its whole name, and by its ID what has none.
+// about names the object of an entry if it differs from the requested one: a container of the pod
+// by its name, an object of the node by its whole name, and one without a name by its ID.
 func (l *timelineLines) about(h cri.History, e recorder.Entry) string {
 	switch {
 	case e.ID == h.ID:
@@ -149,7 +149,7 @@ func (l *timelineLines) about(h cri.History, e recorder.Entry) string {
 	return strings.TrimPrefix(e.Name, h.Name+"/")
 }
 
-// now prints what is waited for.
+// now prints the pending work.
 func (l *timelineLines) now(h cri.History) {
 	if h.Lane != nil {
 		fmt.Fprintln(l.w, "now: "+strings.ReplaceAll(explainLane(*h.Lane), h.ID, short(h.ID)))

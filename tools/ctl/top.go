@@ -29,7 +29,7 @@ const (
 	plain       = "\x1b[0m"
 )
 
-// ctrlC is what a terminal in raw mode reads for it.
+// ctrlC is the code that a terminal in raw mode reads for it.
 const ctrlC = 3
 
 // Keys that are no letters.
@@ -47,7 +47,7 @@ const (
 	keyEsc   = 0x1b
 )
 
-// sequences are what terminals send for keys, after the escape character.
+// sequences are the codes that terminals send for keys, after the escape character.
 var sequences = map[string]int{
 	"[A": keyUp, "OA": keyUp,
 	"[B": keyDown, "OB": keyDown,
@@ -58,7 +58,7 @@ var sequences = map[string]int{
 	"[F": keyEnd, "OF": keyEnd, "[4~": keyEnd,
 }
 
-// keysOf returns the keys of what a terminal has sent at once. An unknown sequence is no key.
+// keysOf returns the keys in a terminal's input. An unknown sequence is ignored.
 func keysOf(b []byte) (keys []int) {
 	for len(b) > 0 {
 		if b[0] != keyEsc || len(b) == 1 || b[1] != '[' && b[1] != 'O' {
@@ -123,7 +123,7 @@ type top struct {
 	screen screenSize
 }
 
-// found is what a page was asked for.
+// found is the answer to the question of a page.
 type found struct {
 	page *topPage
 	content
@@ -184,7 +184,7 @@ func (t *top) run(ctx context.Context) error {
 	return nil
 }
 
-// readKeys passes on what is typed, until the person quits. It ends with the process: a read of a
+// readKeys passes on the keys typed, until the person quits. It ends with the process: a read of a
 // terminal cannot be ended.
 func (t *top) readKeys(quit context.Context, end func(), keys chan<- int) {
 	var b [64]byte
@@ -210,7 +210,7 @@ func (t *top) readKeys(quit context.Context, end func(), keys chan<- int) {
 
 func (t *top) shown() *topPage { return t.pages[len(t.pages)-1] }
 
-// press does what a key asks for, and reports whether another page is shown.
+// press carries out a key, and reports whether another page is shown.
 func (t *top) press(key int) bool {
 	p := t.shown()
 	switch key {
@@ -249,7 +249,7 @@ func fit(line string, width int) string {
 	return string([]rune(line)[:max(width, 0)])
 }
 
-// wrapped cuts a text into lines of a width, between words where that leaves no short line.
+// wrapped cuts a text into lines of a width, between words if that does not leave a short line.
 func wrapped(text string, width int) (lines []string) {
 	r := []rune(strings.ReplaceAll(text, "\t", "    "))
 	width = max(width, 1)

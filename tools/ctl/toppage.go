@@ -21,7 +21,7 @@ import (
 	"berth/internal/serve/cri"
 )
 
-// pageKind is what a page of top shows.
+// pageKind is the kind of a page of top.
 type pageKind int
 
 const (
@@ -36,10 +36,10 @@ type row struct {
 	id, name       string // NAMESPACE/POD or NAMESPACE/POD/CONTAINER
 	cells          []string
 	cpu, mem, disk uint64
-	remark         string // what it waits for, or how it ended
+	remark         string // the thing it waits for, or its end
 }
 
-// content is what a page shows: a table or a text.
+// content is the content of a page: a table or a text.
 type content struct {
 	rows []row
 	text []string
@@ -48,7 +48,7 @@ type content struct {
 // topPage is one thing that top shows.
 type topPage struct {
 	kind   pageKind
-	of     row // the pod or container; that of the first page is empty
+	of     row // the pod or container; empty for the first page
 	header []string
 
 	content
@@ -104,12 +104,12 @@ func (p *topPage) order() {
 	})
 }
 
-// at is the index of the row that is chosen, which is the first if it is not there any more.
+// at is the index of the selected row, or 0 if it is gone.
 func (p *topPage) at() int {
 	return max(0, slices.IndexFunc(p.rows, func(r row) bool { return r.id == p.selected }))
 }
 
-// enter returns the page that belongs to what is chosen, or nil.
+// enter returns the page of the selected row, or nil.
 func (p *topPage) enter() *topPage {
 	switch {
 	case p.kind == timelinePage:
@@ -122,7 +122,7 @@ func (p *topPage) enter() *topPage {
 	return newPage(timelinePage, p.rows[p.at()])
 }
 
-// press does what a key asks for within the page.
+// press carries out a key within the page.
 func (p *topPage) press(key int, screen screenSize) {
 	if _, known := orders[byte(key&0xff)]; known && key < 0x100 && p.table() { //nolint:gosec // a letter
 		p.by = byte(key) //nolint:gosec // a letter
@@ -170,9 +170,8 @@ func (p *topPage) room(screen screenSize) int {
 	return screen.height - 2
 }
 
-// draw returns what makes a terminal show the page: no line is longer than the terminal is wide,
-// and there are not more lines than it has. What comes from elsewhere is visible and acts on
-// nothing.
+// draw returns the text that makes a terminal show the page: no line is longer than the terminal is
+// wide, and there are not more lines than it has. Text from elsewhere is made visible and harmless.
 func (p *topPage) draw(screen screenSize, now time.Time) string {
 	head := fmt.Sprintf("berth top - %s - %s", now.Format(time.TimeOnly), p.title())
 	if p.problem != nil {
@@ -255,7 +254,7 @@ func (p *topPage) what() string {
 	return "the log of " + p.of.name
 }
 
-// keys says what can be pressed.
+// keys describes the available keys.
 func (p *topPage) keys() string {
 	switch {
 	case p.kind == podsPage:
@@ -270,7 +269,7 @@ func (p *topPage) keys() string {
 	return " q: quit  Esc: back  arrows, page up and down: scroll"
 }
 
-// ask asks the service for what the page shows.
+// ask asks the service for the content of the page.
 func (p *topPage) ask(ctx context.Context, c *cri.Client) (content, error) {
 	switch p.kind {
 	case timelinePage:
@@ -297,7 +296,7 @@ func (p *topPage) ask(ctx context.Context, c *cri.Client) (content, error) {
 	return content{rows: rows}, nil
 }
 
-// around is what the service has, for the tables.
+// around holds the service's answers for the tables.
 type around struct {
 	sandboxes []*runtimeapi.PodSandbox
 	cts       []*runtimeapi.Container
@@ -339,7 +338,7 @@ func lookAround(ctx context.Context, c *cri.Client) (a around, err error) {
 	return a, err
 }
 
-// waiting says what one of these waits for.
+// waiting describes what one of these waits for.
 func (a around) waiting(ids ...string) string {
 	for _, l := range a.lanes {
 		for _, id := range ids {
@@ -400,7 +399,7 @@ func (a around) pods() []row {
 // percent is a usage of CPU as a part of one.
 func percent(nanoCores uint64) string { return fmt.Sprintf("%.1f%%", float64(nanoCores)/1e7) }
 
-// containers are those of a pod, or those of all pods that run.
+// containers returns the containers of a pod, or of all running pods.
 func (a around) containers(pod string) []row {
 	var rows []row
 	for _, p := range a.sandboxes {
@@ -440,7 +439,7 @@ func (a around) containers(pod string) []row {
 	return rows
 }
 
-// timelineText says why something is as it is, what happened to it, and what it waits for.
+// timelineText explains the state of an object, its events, and its pending work.
 func timelineText(ctx context.Context, c *cri.Client, id string) ([]string, error) {
 	raw, err := c.History(ctx, recorder.Query{Of: id})
 	if err != nil {
@@ -468,7 +467,7 @@ func timelineText(ctx context.Context, c *cri.Client, id string) ([]string, erro
 		text = append(text, line)
 	}
 	text = append(text, "")
-	if why, err := c.Why(ctx, id); err == nil { // another runtime does not say
+	if why, err := c.Why(ctx, id); err == nil { // another runtime has no answer
 		for _, s := range []string{why.What, why.Why, why.Before} {
 			if s != "" {
 				text = append(text, oneLine(s))
@@ -507,7 +506,7 @@ func logText(ctx context.Context, c *cri.Client, id string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if from > 0 { // what is before the first end of a line is a part of one
+	if from > 0 { // the text before the first end of a line is part of one
 		b = b[bytes.IndexByte(b, '\n')+1:]
 	}
 	var text bytes.Buffer

@@ -62,8 +62,8 @@ func (a *app) uiCommand() *cobra.Command {
 	return cmd
 }
 
-// listenLocally listens where nobody on another machine can connect, and returns the beginning of the
-// URL.
+// listenLocally listens at an address that other machines cannot reach, and returns the beginning
+// of the URL.
 func listenLocally(ctx context.Context, address string) (net.Listener, string, error) {
 	var cfg net.ListenConfig
 	if path, ok := strings.CutPrefix(address, "unix://"); ok {
@@ -87,8 +87,8 @@ func listenLocally(ctx context.Context, address string) (net.Listener, string, e
 	return l, "http://" + l.Addr().String(), nil
 }
 
-// listenPrivately listens on a socket that never has another mode than 0600: it is made in a directory
-// that nobody else may enter, and moved to its place, which has to be free.
+// listenPrivately listens on a socket that never has another mode than 0600: it is made in a
+// directory that other users may not enter, and moved to its place, which has to be free.
 func listenPrivately(ctx context.Context, path string) (net.Listener, error) {
 	if _, err := os.Lstat(path); err == nil {
 		return nil, errors.New("something is there already; remove it, or choose another path")

@@ -14,13 +14,13 @@ import (
 	"berth/internal/serve/cri"
 )
 
-// verified is what is known of an image.
+// verified is the result for an image.
 type verified struct {
 	Image string       `json:"image"`
 	Parts []image.Part `json:"parts"`
 }
 
-// verifyCommand compares images on the disk with what they were made from, one after the other.
+// verifyCommand compares images on the disk with their content in the store, one after the other.
 func (a *app) verifyCommand() *cobra.Command {
 	var repair bool
 	cmd := &cobra.Command{
@@ -72,7 +72,7 @@ func (a *app) verifyCommand() *cobra.Command {
 	return cmd
 }
 
-// printVerified writes a line for each image, and one for each part of it that is not whole.
+// printVerified writes a line for each image, and one for each part of it that is damaged.
 func printVerified(w *tabwriter.Writer, all []verified) {
 	fmt.Fprintln(w, "IMAGE\tPART\tOUTCOME\tDETAIL")
 	for _, v := range all {

@@ -13,16 +13,16 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// visible is the output of a command: what would do something to a terminal, rather than show
-// something, is written as JSON writes it, so that a document stays the same document. Names of
-// images, pods and containers, and messages of registries and programs, are whatever somebody chose.
-// What a container writes itself passes raw.
+// visible is the output of a command: characters that would control a terminal, rather than be
+// shown, are written as JSON writes them, so that a document stays the same document. Names of
+// images, pods and containers, and messages of registries and programs, are not under berth's
+// control. The output of a container itself passes raw.
 type visible struct {
 	w       io.Writer
 	partial []byte // the beginning of a character whose rest is still to be written
 }
 
-// Write writes p, or all of it but the beginning of its last character.
+// Write writes p, and keeps an incomplete last character for the next call.
 func (v *visible) Write(p []byte) (int, error) {
 	text := slices.Concat(v.partial, p)
 	end := len(text)
@@ -41,8 +41,8 @@ func (v *visible) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Visible returns a text with every control character but tabs and ends of lines, and every one that
-// changes the direction of a text, in the form that it has in JSON.
+// Visible returns a text with every control character but tabs and ends of lines, and every one
+// that changes the direction of a text, in the form that it has in JSON.
 func Visible(s string) string {
 	if !strings.ContainsFunc(s, acts) {
 		return s
@@ -64,7 +64,7 @@ func acts(r rune) bool {
 	return r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == utf8.RuneError)
 }
 
-// raw returns what a writer writes to, for what a container writes.
+// raw returns the underlying writer, for a container's own output.
 func raw(w io.Writer) io.Writer {
 	if v, ok := w.(*visible); ok {
 		return v.w
@@ -72,7 +72,7 @@ func raw(w io.Writer) io.Writer {
 	return w
 }
 
-// showVisibly makes the outputs of a command, and of those below it, show what they write.
+// showVisibly makes the outputs of a command, and of those below it, visible ones.
 func showVisibly(cmd *cobra.Command, out, err io.Writer) {
 	cmd.SetOut(&visible{w: out})
 	cmd.SetErr(&visible{w: err})

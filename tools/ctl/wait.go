@@ -20,26 +20,26 @@ import (
 )
 
 const (
-	// defaultPatience is how long a command waits before it says for what.
+	// defaultPatience is how long a command waits before it prints the cause.
 	defaultPatience = 2 * time.Second
-	// lookAgain is how often it then looks whether there is something new to say.
+	// lookAgain is how often it then checks for a new cause.
 	lookAgain = time.Second
 	// exitInterrupted is the exit code of a command that Ctrl-C ended: 128 plus SIGINT, as shells
 	// have it.
 	exitInterrupted = 130
 )
 
-// waiter tells a person what a call on an object is waiting for.
+// waiter tells a person the cause of a delay of a call on an object.
 type waiter struct {
 	client      *cri.Client
 	object      object
 	out         io.Writer
 	after       time.Duration // how long it stays silent
-	interrupted string        // what becomes of the object if the person stops waiting
+	interrupted string        // the state of the object if the person stops waiting
 }
 
-// wait calls f, which ends when ctx ends, and says what it waits for if that takes long. If the
-// person stops waiting, the error says what goes on without them.
+// wait calls f, which ends when ctx ends, and prints the cause if that takes long. If the person
+// stops waiting, the error explains which work goes on.
 func (w *waiter) wait(ctx context.Context, f func() error) error {
 	watching, done := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -53,7 +53,7 @@ func (w *waiter) wait(ctx context.Context, f func() error) error {
 	return err
 }
 
-// watch prints what the object waits for whenever that changes, until ctx ends.
+// watch prints the cause of the delay whenever that changes, until ctx ends.
 func (w *waiter) watch(ctx context.Context) {
 	t := time.NewTimer(w.after)
 	defer t.Stop()
@@ -72,7 +72,7 @@ func (w *waiter) watch(ctx context.Context) {
 	}
 }
 
-// look returns what the object waits for, a line for each thing.
+// look returns the pending work of the object, one item a line.
 func (w *waiter) look(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookAgain)
 	defer cancel()
@@ -112,7 +112,7 @@ type unitText struct {
 	running  bool
 }
 
-// units are what an object consists of: the containers of a pod, and the pod's sandbox.
+// units are the parts of an object: the containers of a pod, and the pod's sandbox.
 func (w *waiter) units(ctx context.Context) ([]unitText, error) {
 	o, f := w.object, &runtimeapi.ContainerFilter{}
 	if o.pod {
@@ -138,7 +138,7 @@ func (w *waiter) units(ctx context.Context) ([]unitText, error) {
 	return units, nil
 }
 
-// explainLane says what a lane does at the moment, and the error of its last attempt.
+// explainLane describes the state of a lane, and the error of its last attempt.
 func explainLane(l lane.Lane) string {
 	at := func(t time.Time) string { return t.Local().Format(time.TimeOnly) }
 	var text string

@@ -72,7 +72,7 @@ func (p *player) watch(ctx context.Context) (int32, error) {
 // watchOne keeps one container until it has ended for good, and returns its last code.
 func (p *player) watchOne(ctx context.Context, pc manifest.Container, ct played) (int32, error) {
 	var wait restartWait
-	before := "" // the attempt before ct, which is kept for its logs and status
+	before := "" // the attempt before ct, kept for its logs and status
 	for attempt := uint32(1); ; attempt++ {
 		began := time.Now()
 		probes, cancel := context.WithCancel(ctx)

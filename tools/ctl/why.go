@@ -28,7 +28,7 @@ func (a *app) whyCommand() *cobra.Command {
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
-			of := args[0] // of what was removed, the service remembers ID and name
+			of := args[0] // the service remembers the IDs and names of removed objects
 			if o, err := resolve(ctx, c, of, true, true); err == nil {
 				of = o.id
 			}

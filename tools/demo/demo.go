@@ -12,9 +12,9 @@ import (
 	"runtime"
 )
 
-// Options say what the demo runs. All of them are needed.
+// Options configure the demo. All of them are needed.
 type Options struct {
-	Berth   string // path of the berth binary that serves and that shows what it does
+	Berth   string // path of the berth binary that serves and shows the results
 	Image   string // archive with the image Name, in the OCI layout
 	Verbose bool   // also write the log of the started berth to Err
 	Out     io.Writer
@@ -30,8 +30,8 @@ func Image(berth string) string {
 	return filepath.Join(filepath.Dir(berth), "..", "share", "berth", "busybox.tar")
 }
 
-// Run runs the demo until it is done or ctx ends. It needs root, be it that of a user namespace
-// (berth rootless). Where memory cannot be limited, the container that runs out of it is left out.
+// Run runs the demo until it is done or ctx ends. It needs root, possibly that of a user namespace
+// (berth rootless). If memory cannot be limited, the container that runs out of it is left out.
 func Run(ctx context.Context, o Options) (err error) {
 	if os.Geteuid() != 0 {
 		return errors.New("the demo runs real containers: run it as root, or as another user by `berth rootless demo`")

@@ -21,13 +21,12 @@ import (
 	"berth/internal/serve/cri"
 )
 
-// The bridge and subnet are not those of a berth that may be serving on this host already.
+// The bridge and subnet differ from those of a berth that may already serve on this host.
 const (
 	bridge = "berth-demo0"
 	subnet = "10.89.77.0/24"
 )
 
-// service is the berth that the demo started.
 type service struct {
 	*cri.Client
 	Options
@@ -41,7 +40,8 @@ type service struct {
 // start starts berth in dir and waits until it is ready.
 func start(ctx context.Context, o Options, dir string) (*service, error) {
 	s := &service{Options: o, dir: dir, address: filepath.Join(dir, "berth.sock"), done: make(chan error, 1)}
-	settings := filepath.Join(dir, "config.toml") // empty: those of this host are not for the demo
+	// empty, because the settings of this host are not for the demo
+	settings := filepath.Join(dir, "config.toml")
 	if err := os.WriteFile(settings, nil, 0o600); err != nil {
 		return nil, err
 	}

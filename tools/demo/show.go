@@ -118,11 +118,12 @@ func table(ctx context.Context, out io.Writer, c runtimeapi.RuntimeServiceClient
 	return nil
 }
 
-// canLimitMemory reports whether the limit of a container's memory is kept here. A user may have a cgroup
-// without the memory controller.
+// canLimitMemory reports whether the limit of a container's memory is kept here. A user may have a
+// cgroup without the memory controller.
 func canLimitMemory() bool {
 	controllers, err := os.ReadFile("/sys/fs/cgroup/cgroup.controllers")
-	return err != nil || slices.Contains(strings.Fields(string(controllers)), "memory") // without that file it is cgroup v1
+	// without that file it is cgroup v1
+	return err != nil || slices.Contains(strings.Fields(string(controllers)), "memory")
 }
 
 // containers are the IDs of all containers by name.
@@ -138,7 +139,7 @@ func containers(ctx context.Context, c runtimeapi.RuntimeServiceClient) (map[str
 	return ids, nil
 }
 
-// removePods removes what a failed demo left running.
+// removePods removes the pods that a failed demo left running.
 func removePods(c runtimeapi.RuntimeServiceClient) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()

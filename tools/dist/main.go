@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command dist makes releases of berth of what make has built.
+// Command dist makes releases of berth from the files that make has built.
 //
-//	dist tree    -build DIR -berth FILE -arch ARCH -out DIR                  what is to install, for make install
+//	dist tree    -build DIR -berth FILE -arch ARCH -out DIR                  the files for make install
 //	dist release -build DIR -berth FILE -arch ARCH -out DIR -epoch SECONDS   an archive, packages and an SBOM
 //	             -debian DIR -nfpm FILE
 //	dist seal    -out DIR -commit HASH [-key FILE]                           sums and provenance of all of them
-//	dist verify  -out DIR -key FILE                                          whether they are what was signed
+//	dist verify  -out DIR -key FILE                                          checks them against the signature
 //
-// The source is the current directory. What is made of the same source, programs and -epoch is the
-// same: nothing of the host, and no time, gets in.
+// The source is the current directory. The same source, programs and -epoch give the same output:
+// nothing of the host, and no time, gets in.
 package main
 
 import (
@@ -23,12 +23,13 @@ import (
 
 // options are the flags of all the commands.
 type options struct {
-	build, debian     string // what make built for arch, and the root of Debian's packages for it
+	// the output of make for arch, and the root of Debian's packages for it
+	build, debian     string
 	berth, nfpm       string // programs of this host
 	arch, out         string
 	commit, key       string
 	epoch             int64
-	version, platform string // of what is released; of the archive: linux-ARCH
+	version, platform string // of the release; of the archive: linux-ARCH
 }
 
 func main() {

@@ -30,8 +30,8 @@ const (
 	buildType   = "urn:berth:make-dist:1"
 )
 
-// seal writes the sums of all files of a release, and where they come from: an in-toto statement with
-// a predicate of SLSA's, signed with the builder's key if there is one.
+// seal writes the sums of all files of a release, and where they come from: an in-toto statement
+// with a predicate of SLSA's, signed with the builder's key if there is one.
 func seal(o options) error {
 	for _, name := range []string{sums, signed, unsigned} {
 		if err := os.Remove(filepath.Join(o.out, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -85,7 +85,7 @@ func seal(o options) error {
 	return os.WriteFile(filepath.Join(o.out, signed), append(body, '\n'), 0o644)
 }
 
-// statement says of the subjects how they were built.
+// statement describes how the subjects were built.
 func (o options) statement(subjects []*intoto.ResourceDescriptor) ([]byte, error) {
 	parameters, err := structpb.NewStruct(map[string]any{"command": "make dist", "commit": o.commit})
 	if err != nil {

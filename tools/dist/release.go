@@ -152,13 +152,14 @@ var (
 	postrm []byte
 )
 
-// packages makes a .deb and an .rpm of what berth install installs under /usr.
+// packages makes a .deb and an .rpm of the files that berth install puts under /usr.
 func packages(o options, tree, work, result string) error {
 	root := filepath.Join(work, "root")
 	if out, err := exec.Command(o.berth, "install", "--from", tree, "--root", root, "--prefix", "/usr").CombinedOutput(); err != nil {
 		return fmt.Errorf("berth install: %w: %s", err, out)
 	}
-	if err := os.Remove(filepath.Join(root, "usr/share/berth/installed")); err != nil { // dpkg and rpm have their own
+	// dpkg and rpm have their own
+	if err := os.Remove(filepath.Join(root, "usr/share/berth/installed")); err != nil {
 		return err
 	}
 	for name, body := range map[string][]byte{"postinst": postinst, "prerm": prerm, "postrm": postrm} {

@@ -24,21 +24,20 @@ import (
 type program struct {
 	name string // its path in the tree
 	sum  string
-	uses []string // the purls of what is linked into it
+	uses []string // the purls of its linked modules
 }
 
 // pkg is a package of Debian's of which something is linked in, or released.
 type pkg struct{ name, version, arch string }
 
-// parts are what a release consists of.
 type parts struct {
 	programs []program
 	modules  map[string]module.Version // by purl
 	debian   map[string]pkg            // by purl
 }
 
-// inC are the Debian packages of which something is in the programs that are, in part, C. Where a name
-// begins so, it is one of those that tools/dist/debian has listed. The others are pure Go.
+// inC are the Debian packages of which something is in the programs that are, in part, C. Where a
+// name begins so, it is one of those that tools/dist/debian has listed. The others are pure Go.
 var inC = map[string][]string{
 	"libexec/berth/runc":          {"libc6-dev", "gcc-12", "libseccomp-dev"},
 	"libexec/berth/pause":         {"libc6-dev", "gcc-12"},
@@ -48,7 +47,7 @@ var inC = map[string][]string{
 	"share/berth/busybox.tar":     {"busybox-static"},
 }
 
-// findParts reads what the programs of a tree consist of: of Go they say it themselves.
+// findParts reads the components of the programs in a tree: Go programs contain their own list.
 func findParts(o options) (*parts, error) {
 	p := &parts{modules: map[string]module.Version{}, debian: map[string]pkg{}}
 	list, err := os.ReadFile(filepath.Join(o.debian, "packages"))
@@ -111,7 +110,6 @@ func findParts(o options) (*parts, error) {
 	return p, err
 }
 
-// sorted are the keys of a map.
 func sorted[V any](m map[string]V) []string {
 	var keys []string
 	for k := range m {
@@ -121,8 +119,8 @@ func sorted[V any](m map[string]V) []string {
 	return keys
 }
 
-// sbom writes the parts in CycloneDX. It has no serial number: a release that is built twice has the
-// same.
+// sbom writes the parts in CycloneDX. It has no serial number: a release that is built twice has
+// the same.
 func (p *parts) sbom(o options) ([]byte, error) {
 	bom := cdx.NewBOM()
 	root := cdx.Component{

@@ -14,10 +14,11 @@ import (
 	"strings"
 )
 
-// item is one line of the list of what berth consists of. Everything that installs berth has it from
-// this list: the archive, berth install, make install, and the packages.
+// item is one line of the list of berth's files. Everything that installs berth has it from this
+// list: the archive, berth install, make install, and the packages.
 type item struct {
-	from string // in the source, or below BUILD/; a pattern of names of files, or with a slash of directories
+	// in the source, or below BUILD/; a pattern of names of files, or with a slash of directories
+	from string
 	to   string // a directory in the tree
 	mode fs.FileMode
 }
@@ -41,7 +42,7 @@ var items = []item{
 	{"docs/", "share/doc/berth", 0o644},
 }
 
-// makeTree makes the tree of what is to install, and its list.
+// makeTree makes the tree of files to install, and its list.
 func makeTree(o options) error {
 	if err := os.RemoveAll(o.out); err != nil {
 		return err
@@ -78,7 +79,7 @@ func makeTree(o options) error {
 	return list(o.out)
 }
 
-// copy copies a file, or a directory with all that is below it, and leaves out what is the other.
+// copy copies a file, or the directories or the files below a directory.
 func (o options) copy(path string, it item, dirs bool) error {
 	return filepath.WalkDir(path, func(p string, d fs.DirEntry, err error) error {
 		switch {
@@ -110,7 +111,7 @@ func (o options) put(name string, body []byte, mode fs.FileMode) error {
 	if err := os.WriteFile(path, body, mode); err != nil {
 		return err
 	}
-	return os.Chmod(path, mode) // whatever the umask is
+	return os.Chmod(path, mode) // regardless of the umask
 }
 
 // list writes FILES, which names all the files of a tree with their sums, for berth install and

@@ -31,7 +31,7 @@ func askCertificates(_ context.Context, m *machine) ([]Finding, error) {
 	return f.result()
 }
 
-// certificate reads a PEM file, and says if it is not there.
+// certificate reads a PEM file, and reports a finding if it is absent.
 func (m *machine) certificate(f *findings, key, path, what string) ([]byte, bool) {
 	b, err := os.ReadFile(m.path(path))
 	if absent(err) {
@@ -42,7 +42,6 @@ func (m *machine) certificate(f *findings, key, path, what string) ([]byte, bool
 	return b, err == nil
 }
 
-// askPair examines a certificate and its key.
 func (m *machine) askPair(f *findings, table, cert, key, what string) {
 	if cert == "" || key == "" {
 		return
@@ -66,7 +65,7 @@ func (m *machine) askPair(f *findings, table, cert, key, what string) {
 	m.askEnd(f, table+".cert_file", cert, c, what)
 }
 
-// askEnd says if one of the certificates of a file has ended, ends soon, or has not begun.
+// askEnd reports if one of the certificates of a file has ended, ends soon, or has not begun.
 func (m *machine) askEnd(f *findings, key, path string, b []byte, what string) {
 	const renew = "renew it; berth reads it again by itself"
 	n := 0

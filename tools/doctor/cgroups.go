@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// controllers are what pods need of cgroups, and what comes of it when they are missing.
+// controllers are the cgroup controllers that pods need, and the effect of a missing one.
 var controllers = []struct {
 	name, v1 string
 	s        Severity
@@ -29,7 +29,7 @@ type mount struct {
 	shared                            bool
 }
 
-// mounts reads what is mounted, in the order in which it was.
+// mounts reads the mounts, in the order in which they were made.
 func (m *machine) mounts() ([]mount, error) {
 	text, err := m.read("/proc/self/mountinfo")
 	if err != nil {
@@ -57,7 +57,6 @@ func (m *machine) mounts() ([]mount, error) {
 	return all, nil
 }
 
-// mountOf is the mount that a path is on.
 func mountOf(all []mount, path string) (best mount) {
 	for _, mt := range all {
 		under := mt.point == "/" || path == mt.point || strings.HasPrefix(path, mt.point+"/")

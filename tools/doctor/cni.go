@@ -14,7 +14,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 )
 
-// netConf is what is read of a CNI configuration, a list or a single plug-in.
+// netConf is the used part of a CNI configuration, a list or a single plug-in.
 type netConf struct {
 	CNIVersion string `json:"cniVersion"`
 	Name       string `json:"name"`
@@ -65,7 +65,7 @@ func (m *machine) confFiles(dir string) ([]string, error) {
 	return files, nil
 }
 
-// conf reads a configuration. wrong says why berth does not use it.
+// conf reads a configuration. wrong is the reason if berth does not use it.
 func (m *machine) conf(file string) (c netConf, wrong string, err error) {
 	text, err := m.read(file)
 	if err != nil {
@@ -91,7 +91,8 @@ func (m *machine) conf(file string) (c netConf, wrong string, err error) {
 // binDirs are the directories that plug-ins are looked for in.
 func (m *machine) binDirs() []string {
 	dirs := slices.Clone(m.cfg.Network.BinDirs)
-	if dir, err := m.libexec(); err == nil && dir != "" { // without them the check of programs has said so
+	// without them the check of programs has a finding
+	if dir, err := m.libexec(); err == nil && dir != "" {
 		dirs = append(dirs, filepath.Join(dir, "cni"), filepath.Join(dir, "../cni"))
 	}
 	var all []string
@@ -103,7 +104,7 @@ func (m *machine) binDirs() []string {
 	return all
 }
 
-// badPlugins says which plug-ins of a configuration cannot be run, and what helps.
+// badPlugins describes plug-ins of a configuration that cannot be run, and gives the remedy.
 func (m *machine) badPlugins(types []string) (wrong, do string, err error) {
 	for _, name := range types {
 		p, err := m.which(name, m.binDirs()...)
@@ -125,8 +126,8 @@ func (m *machine) badPlugins(types []string) (wrong, do string, err error) {
 	return "", "", nil
 }
 
-// chosen returns the configuration that berth uses. The findings say what is wrong with those that
-// stand before it. ok is false if there is none.
+// chosen returns the configuration that berth uses. The findings describe the faults of those
+// before it. ok is false if there is none.
 func (m *machine) chosen(dir string, f *findings) (c netConf, ok bool, err error) {
 	files, err := m.confFiles(dir)
 	if err != nil {

@@ -60,7 +60,8 @@ func askMounts(_ context.Context, m *machine) ([]Finding, error) {
 			{unix.ST_NODEV, "nodev", "devices in layers of images cannot be used"},
 			{unix.ST_NOSUID, "nosuid", "programs of images that change the user, such as sudo, do not work"},
 		} {
-			usual := d.key == "state" && flag.bit != unix.ST_RDONLY // /run is nosuid and nodev, and no layer is there
+			// /run is nosuid and nodev, and no layer is there
+			usual := d.key == "state" && flag.bit != unix.ST_RDONLY
 			if fs.Flags&flag.bit == 0 || usual {
 				continue
 			}
@@ -86,7 +87,7 @@ func askMounts(_ context.Context, m *machine) ([]Finding, error) {
 	return f.result()
 }
 
-// share is what is left, in percent.
+// share is the free part, in percent.
 func share(free, of uint64) float64 { return 100 * float64(free) / float64(of) }
 
 func askSpace(_ context.Context, m *machine) ([]Finding, error) {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Severity says how bad a finding is.
+// Severity is how bad a finding is.
 type Severity string
 
 // The severities, the worst first.
@@ -23,18 +23,20 @@ const (
 // Finding is something that is wrong.
 type Finding struct {
 	Severity Severity `json:"severity"`
-	What     string   `json:"what"` // what is wrong, and what comes of it
-	Do       string   `json:"do"`   // what helps
+	What     string   `json:"what"` // the fault, and its effect
+	Do       string   `json:"do"`   // the remedy
 }
 
-// Answer is what came of one check. Nothing is wrong if it has neither findings nor a reason why there
-// are none.
+// Answer is the result of one check. Nothing is wrong if it has neither findings nor a reason why
+// there are none.
 type Answer struct {
 	Check    string    `json:"check"`
 	Question string    `json:"question"`
 	Findings []Finding `json:"findings,omitempty"`
-	NotAsked string    `json:"notAsked,omitempty"`        // why there is no answer, or no whole one
-	Nothing  string    `json:"nothingToLookAt,omitempty"` // that the machine does not have what is asked about
+	// the reason if there is no answer, or only a part
+	NotAsked string `json:"notAsked,omitempty"`
+	// that the subject of the check does not exist on the machine
+	Nothing string `json:"nothingToLookAt,omitempty"`
 }
 
 // Report has the answers of all checks, in the order of the table.
@@ -79,8 +81,8 @@ func (r Report) Well() (n int) {
 type check struct {
 	name     string
 	question string // that a yes answers well
-	// ask returns what is wrong. An error says what could not be asked; what was found beside it
-	// holds all the same.
+	// ask returns the findings. An error names the question that could not be asked; findings
+	// beside it hold all the same.
 	ask func(ctx context.Context, m *machine) ([]Finding, error)
 }
 
@@ -116,7 +118,7 @@ func Examine(ctx context.Context, h Host) Report {
 	return r
 }
 
-// notInTime says why there is no answer when a context has ended.
+// notInTime gives the reason if there is no answer because a context has ended.
 func notInTime(ctx context.Context) string {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Sprintf("there was no answer within %s", limit)
@@ -151,7 +153,7 @@ type errNothing string
 
 func (e errNothing) Error() string { return string(e) }
 
-// findings collects what a check finds, and what it could not ask.
+// findings collects the findings of a check, and the questions that it could not ask.
 type findings struct {
 	found []Finding
 	errs  []error

@@ -68,7 +68,7 @@ func (m *machine) askRunc(ctx context.Context, f *findings, name string, r confi
 			word = "runc"
 		}
 		if dir == "" && m.cfg.Containerd.Address == "" {
-			return // berth cannot start, as the check of programs says
+			return // berth cannot start, as the check of programs reports
 		}
 		dirs := searchPath
 		if dir != "" {
@@ -103,7 +103,7 @@ func (m *machine) askRunc(ctx context.Context, f *findings, name string, r confi
 	m.askFeatures(f, p, name, r, &has)
 }
 
-// askFeatures says what an OCI runtime was built without.
+// askFeatures reports features that an OCI runtime was built without.
 func (m *machine) askFeatures(f *findings, p, name string, r config.Runtime, has *ocifeatures.Features) {
 	l := has.Linux
 	if l == nil {

@@ -26,7 +26,7 @@ import (
 	"berth/internal/serve/cri"
 )
 
-// FS is what is known of a file system.
+// FS describes a file system.
 type FS struct {
 	Type        int64 // the magic number of statfs(2)
 	Flags       int64 // ST_RDONLY and the like
@@ -35,11 +35,11 @@ type FS struct {
 	FreeFiles   uint64
 }
 
-// Host is a machine to be examined. All that a check learns of it comes through here.
+// Host is a machine to be examined. All facts that a check learns of it come through here.
 type Host struct {
 	// Root is the directory below which the machine's files are: "/", or a test's.
 	Root string
-	// ConfigFile is that of berth. It need not exist unless Named.
+	// ConfigFile is berth's configuration file. It need not exist unless Named.
 	ConfigFile string
 	Named      bool
 	// KubeletConfig is the kubelet's configuration file.
@@ -52,7 +52,7 @@ type Host struct {
 	// Endpoint is the socket of berth.
 	Endpoint string
 	// Status asks berth, with its information; nil where nothing is to be asked. An error that
-	// [errors.Is] fs.ErrNotExist or ECONNREFUSED says that there is none.
+	// [errors.Is] fs.ErrNotExist or ECONNREFUSED means that there is no berth.
 	Status func(ctx context.Context) (*runtimeapi.StatusResponse, error)
 	// Runs runs a program and returns its standard output.
 	Runs func(ctx context.Context, name string, args ...string) ([]byte, error)
@@ -123,8 +123,8 @@ func firstLine(text string) string {
 // askTime is how long a socket may take to answer.
 const askTime = 5 * time.Second
 
-// reach connects to a socket and closes the connection, so that a socket that nobody serves can be
-// told from a service that does not answer.
+// reach connects to a socket and closes the connection, to distinguish a socket without a server
+// from a service that does not answer.
 func reach(ctx context.Context, socket string) error {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", strings.TrimPrefix(socket, "unix://"))
@@ -173,7 +173,7 @@ func askCRI(ctx context.Context, socket string) (string, error) {
 	return v.GetRuntimeName() + " " + v.GetRuntimeVersion(), nil
 }
 
-// errNoCRI says that what serves a socket does not speak CRI.
+// errNoCRI means that the server of a socket does not speak CRI.
 var errNoCRI = errors.New("it does not speak CRI")
 
 func statfs(path string) (FS, error) {
@@ -223,10 +223,11 @@ func synchronised() (bool, error) {
 	return state != unix.TIME_ERROR, nil
 }
 
-// machine is a host with what every check needs of it.
+// machine is a host with the data that every check needs.
 type machine struct {
 	Host
-	cfg       config.Config // what berth uses, or would use: the defaults if the file has none
+	// the settings that berth uses, or would use: the defaults if the file has none
+	cfg       config.Config
 	loaded    config.Loaded // the files that were read
 	cfgErr    error         // why a file cannot be used
 	status    *runtimeapi.StatusResponse
@@ -267,7 +268,6 @@ func (m *machine) runs() bool { return m.status != nil }
 // path is where a file of the machine is for this process.
 func (m *machine) path(p string) string { return filepath.Join(m.Root, p) }
 
-// read returns a file without the white space around it.
 func (m *machine) read(p string) (string, error) {
 	b, err := os.ReadFile(m.path(p))
 	if err != nil {
@@ -285,7 +285,6 @@ func (m *machine) named(p string, err error) error {
 	return fmt.Errorf("read %s: %w", p, err)
 }
 
-// number reads a file that has a number.
 func (m *machine) number(p string) (int64, error) {
 	text, err := m.read(p)
 	if err != nil {
@@ -298,7 +297,7 @@ func (m *machine) number(p string) (int64, error) {
 	return n, nil
 }
 
-// exists reports whether there is a file. What cannot be looked at is an error.
+// exists reports whether there is a file. A path that cannot be examined is an error.
 func (m *machine) exists(p string) (bool, error) {
 	_, err := os.Lstat(m.path(p))
 	if absent(err) {
@@ -310,12 +309,12 @@ func (m *machine) exists(p string) (bool, error) {
 	return true, nil
 }
 
-// absent reports whether an error says for certain that a file is not there.
+// absent reports whether an error means for certain that a file is not there.
 func absent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }
 
-// searchPath is that of berth's unit, without the directory of libexec.
+// searchPath is the PATH of berth's unit, without the directory of libexec.
 var searchPath = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
 // which finds a program in directories; "" if it is in none of them.

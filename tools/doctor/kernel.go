@@ -69,8 +69,8 @@ func askKernel(_ context.Context, m *machine) ([]Finding, error) {
 	return f.result()
 }
 
-// askOverlay finds out whether the kernel has overlayfs, or a module of it that is loaded when it is
-// needed.
+// askOverlay finds out whether the kernel has overlayfs, or a module for it that is loaded on
+// demand.
 func (m *machine) askOverlay(f *findings, release string) {
 	if m.cfg.Containerd.Snapshotter != "overlayfs" {
 		return

@@ -11,15 +11,15 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// kubeletConf is what is read of the kubelet's configuration.
+// kubeletConf is the used part of the kubelet's configuration.
 type kubeletConf struct {
 	ContainerRuntimeEndpoint string `json:"containerRuntimeEndpoint"`
 	CgroupDriver             string `json:"cgroupDriver"`
 	FailSwapOn               *bool  `json:"failSwapOn"`
 }
 
-// kubelet reads the kubelet's configuration. ok is false if there is none; wrong says why it cannot
-// be read as one.
+// kubelet reads the kubelet's configuration. ok is false if there is none; wrong is the reason if
+// it cannot be parsed.
 func (m *machine) kubelet() (c kubeletConf, ok bool, wrong string, err error) {
 	text, err := m.read(m.KubeletConfig)
 	if absent(err) {

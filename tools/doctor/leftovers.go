@@ -42,8 +42,8 @@ func askLeftovers(ctx context.Context, m *machine) ([]Finding, error) {
 	return f.result()
 }
 
-// foreign reports whether a socket is there that is neither berth's nor of the containerd that berth
-// uses.
+// foreign reports whether a socket is there that is neither berth's nor of the containerd that
+// berth uses.
 func (m *machine) foreign(socket string) (bool, error) {
 	st, err := os.Lstat(m.path(socket))
 	if absent(err) {

@@ -46,8 +46,8 @@ func (m *machine) listeners() ([]listener, error) {
 	return all, nil
 }
 
-// procAddress reads an address as /proc/net/tcp writes it: words of four bytes, each in the order of
-// a little-endian machine, and the port.
+// procAddress reads an address in the form of /proc/net/tcp: words of four bytes, each in the order
+// of a little-endian machine, and the port.
 func procAddress(s string) (netip.AddrPort, error) {
 	host, port, _ := strings.Cut(s, ":")
 	b, err := hex.DecodeString(host)

@@ -14,7 +14,7 @@ import (
 	"berth/internal/base/config"
 )
 
-// used returns the settings that a running berth says it uses.
+// used returns the settings that a running berth reports.
 func used(info map[string]string) (config.Config, bool) {
 	var cfg config.Config
 	if err := json.Unmarshal([]byte(info["config"]), &cfg); err != nil || cfg.Root == "" || cfg.State == "" {
@@ -23,10 +23,10 @@ func used(info map[string]string) (config.Config, bool) {
 	return cfg, true
 }
 
-// nobody reports whether an error says for certain that nobody serves a socket.
+// nobody reports whether an error means for certain that a socket is not served.
 func nobody(err error) bool { return absent(err) || errors.Is(err, syscall.ECONNREFUSED) }
 
-// service says whether there was a berth to ask.
+// service describes whether there was a berth to ask.
 func (m *machine) service() string {
 	switch {
 	case m.runs():

@@ -41,7 +41,7 @@ func (m *machine) unit(name string) (set map[string]string, file string, ok bool
 	if !ok {
 		return nil, "", false, nil
 	}
-	// A drop-in hides those of the same name in later directories, and they are read by name.
+	// A drop-in hides files of the same name in later directories, and they are read by name.
 	from := map[string]string{}
 	for _, dir := range slices.Backward(unitDirs) {
 		entries, err := os.ReadDir(m.path(filepath.Join(dir, name+".d")))

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// What a canary does.
+// Activities of a canary.
 const (
 	waits = "wait" // until SIGTERM
 	ends  = "end"  // with 42, after a moment
@@ -26,8 +26,8 @@ const ownCode = 42
 // things.
 const moment = 200 * time.Millisecond
 
-// memoryLimit is what a canary may have, in bytes, and enough how many MiB one takes that reaches its
-// limit.
+// memoryLimit is the memory limit of a canary, in bytes, and enough how many MiB one uses to reach
+// its limit.
 const (
 	memoryLimit = 96 << 20
 	enough      = 512

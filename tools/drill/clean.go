@@ -23,7 +23,7 @@ func (d *drill) remove(ctx context.Context, pod string) error {
 	return err
 }
 
-// drills returns the pods of drills: of this one if name says so, "" for all.
+// drills returns the pods of drills: of the one with a name, or of all if it is "".
 func (d *drill) drills(ctx context.Context, name string) ([]*runtimeapi.PodSandbox, error) {
 	list, err := d.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
@@ -39,17 +39,17 @@ func (d *drill) drills(ctx context.Context, name string) ([]*runtimeapi.PodSandb
 func (d *drill) sweep(ctx context.Context) {
 	pods, err := d.drills(ctx, "")
 	if err != nil {
-		return // the first step says it
+		return // the first step reports it
 	}
 	for _, p := range pods {
 		if time.Since(time.Unix(0, p.GetCreatedAt())) > 2*max(d.o.Within, Within) {
-			_ = d.remove(ctx, p.GetId()) // what cannot be removed disturbs nobody
+			_ = d.remove(ctx, p.GetId()) // a pod that cannot be removed does no harm
 		}
 	}
 }
 
-// clean removes everything that the drill has made, and returns what is left, or could not be looked
-// for. It takes as long as d.cleaning at most, also where berth does not answer.
+// clean removes everything that the drill has made, and returns the remains, or the places that
+// could not be checked. It takes as long as d.cleaning at most, also where berth does not answer.
 func (d *drill) clean(ctx context.Context) (left []string) {
 	say := func(format string, args ...any) { left = append(left, fmt.Sprintf(format, args...)) }
 	asking, done := context.WithTimeout(ctx, d.cleaning()-d.cleaningHere())
@@ -73,12 +73,12 @@ func (d *drill) clean(ctx context.Context) (left []string) {
 	return left
 }
 
-// cleanPods removes the pods. berth goes on with one whose making was cut off, so it is asked for it
-// again, which waits for the result: only then it is certain that none comes later.
+// cleanPods removes the pods. berth goes on with one whose making was cut off, so it is asked for
+// it again, which waits for the result: only then it is certain that none comes later.
 func (d *drill) cleanPods(ctx context.Context, say func(string, ...any)) {
 	for _, p := range d.cutOff {
 		_, err := d.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: p})
-		if ctx.Err() != nil { // whatever else it answers, the making is over
+		if ctx.Err() != nil { // any other answer means that the call is over
 			say("the pod %s, perhaps, which berth pods lists in the namespace %s and berth rm -f removes: %v", p.GetMetadata().GetName(), namespace, cri.Explain(err))
 			return
 		}
@@ -110,7 +110,6 @@ func (d *drill) cleanPods(ctx context.Context, say func(string, ...any)) {
 	}
 }
 
-// cleanImage removes the image if the drill has imported it.
 func (d *drill) cleanImage(ctx context.Context, say func(string, ...any)) {
 	if !d.ours {
 		return
@@ -130,7 +129,8 @@ func (d *drill) cleanImage(ctx context.Context, say func(string, ...any)) {
 	}
 }
 
-// cleanCgroup removes the cgroup above the drill's pods, which berth leaves to whoever named it.
+// cleanCgroup removes the cgroup above the drill's pods, because berth leaves it to the client that
+// named it.
 func (d *drill) cleanCgroup(ctx context.Context, say func(string, ...any)) {
 	if d.parent == "" {
 		return
@@ -150,7 +150,7 @@ func (d *drill) cleanCgroup(ctx context.Context, say func(string, ...any)) {
 			return
 		}
 		for _, g := range groups {
-			_ = unix.Rmdir(g) // a process of it may take a moment to end
+			_ = unix.Rmdir(g) // a process in it may take a moment to end
 		}
 		select {
 		case <-ctx.Done():
@@ -163,8 +163,8 @@ func (d *drill) cleanCgroup(ctx context.Context, say func(string, ...any)) {
 	}
 }
 
-// cgroups returns the cgroups above the drill's pods, one for each hierarchy. berth may itself be in
-// a cgroup, and the drill's below that.
+// cgroups returns the cgroups above the drill's pods, one for each hierarchy. berth may itself be
+// in a cgroup, and the drill's below that.
 func (d *drill) cgroups() ([]string, error) {
 	var found []string
 	name := filepath.Base(d.parent)

@@ -5,13 +5,14 @@
 //
 // # Promises
 //
-//   - It touches no pod but its own. A process is signalled through a pidfd, after its cgroup, or the
-//     ID in its command line, has said whose it is. Where that cannot be told, the step is not tried.
+//   - It touches no pod but its own. A process is signalled through a pidfd, after its cgroup, or
+//     the ID in its command line, has shown to which container it belongs. Where that cannot be
+//     told, the step is not tried.
 //   - It leaves nothing: pods, the cgroup above them, the image unless it was there, and files are
-//     removed also when a step fails or the drill is interrupted, and it looks whether they are gone.
-//     What it could not remove, or not look for, it names.
-//   - It ends within a minute, whatever hangs.
-//   - What could not be tried is neither a success nor a failure, and says why.
+//     removed also when a step fails or the drill is interrupted, and it looks whether they are
+//     gone. It names the things that it could not remove, or not look for.
+//   - It ends within a minute, even if something hangs.
+//   - A step that could not be tried is neither a success nor a failure, and has a reason.
 //
 // # Never
 //
@@ -20,7 +21,7 @@
 //
 // # Files
 //
-// drill.go has the drill, steps.go what is broken, canary.go what runs in the container, image.go the
-// image, clean.go what is removed and looked for afterwards, and exits.go, which package demo uses as
-// well, the instants at which exits are seen.
+// drill.go has the drill, steps.go the things that are broken, canary.go the program in the
+// container, image.go the image, clean.go the removal and the checks afterwards, and exits.go,
+// which package demo uses as well, the instants at which exits are seen.
 package drill

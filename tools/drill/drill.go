@@ -21,14 +21,13 @@ import (
 // Image is the name of the image that a drill imports.
 const Image = "localhost/berth-drill:latest"
 
-// namespace is that of the pods of drills. No pod of a cluster is in it.
+// namespace is the namespace of the pods of drills. No pod of a cluster is in it.
 const namespace = "berth-drill"
 
 // label is on the pods of a drill, with the name of the drill.
 const label = "berth.drill"
 
-// Within is how long a drill may take, unless it is said otherwise, and Least how long it has to be
-// given.
+// Within is how long a drill may take by default, and Least the shortest time that may be given.
 const (
 	Within = time.Minute
 	Least  = Within / 2
@@ -37,11 +36,11 @@ const (
 // promised is how long an exit may take to be visible: PROPERTIES 1.
 const promised = 2 * time.Second
 
-// Options say how to drill.
+// Options configure a drill.
 type Options struct {
-	// Restart says that systemd is to restart berth in one of the steps.
+	// Restart lets systemd restart berth in one of the steps.
 	Restart bool
-	// Within is how long the drill may take: [Least] or more. A sixth of it is for each step.
+	// Within is how long the drill may take: [Least] or more. Each step may take a sixth of it.
 	Within time.Duration
 	// Only is a text that the names of the steps have that are tried; "" for all steps.
 	Only string
@@ -49,15 +48,16 @@ type Options struct {
 	Endpoint string
 	// Image is the name of an image on the node, instead of one that is imported. Any will do.
 	Image string
-	// Begin is called with the name of each step before it is tried; nil: nobody is told.
+	// Begin is called with the name of each step before it is tried; it may be nil.
 	Begin func(step string)
 }
 
-// Step is what came of one of the things that were broken.
+// Step is the result of breaking one thing.
 type Step struct {
-	Name     string `json:"name"`
-	NotTried string `json:"notTried,omitempty"` // why it was not tried; nothing else is said then
-	State    string `json:"state,omitempty"`    // of the container, as its status says
+	Name string `json:"name"`
+	// the reason if it was not tried; the other fields are empty then
+	NotTried string `json:"notTried,omitempty"`
+	State    string `json:"state,omitempty"` // of the container, from its status
 	Code     int32  `json:"code"`
 	Reason   string `json:"reason,omitempty"`
 	// AfterFault is the time from the fault until a client knows of the exit. 0 where the container
@@ -68,13 +68,13 @@ type Step struct {
 	// Removed is how long it took to remove the pod afterwards.
 	Removed time.Duration `json:"removedNanoseconds,omitempty"`
 	Note    string        `json:"note,omitempty"`
-	Wrong   string        `json:"wrong,omitempty"` // what is not as promised
+	Wrong   string        `json:"wrong,omitempty"` // the broken promise
 }
 
-// Result is what came of a drill.
+// Result is the result of a drill.
 type Result struct {
 	Steps []Step `json:"steps"`
-	// Left is what the drill could not remove, or not look for, each with what to do.
+	// Left lists the things that the drill could not remove, or not look for, each with a remedy.
 	Left        []string      `json:"left,omitempty"`
 	Took        time.Duration `json:"tookNanoseconds"`
 	Interrupted bool          `json:"interrupted,omitempty"`
@@ -90,13 +90,12 @@ func (r Result) Failed() (n int) {
 	return n
 }
 
-// drill is one drill on one berth.
 type drill struct {
 	*cri.Client
 	o       Options
 	name    string // of the drill, in labels, of its directory and its cgroup
 	dir     string
-	program string // of this process, which is the canary's
+	program string // of this process, which is also the canary's
 	parent  string // of the cgroups of its pods
 	systemd bool   // the cgroups are systemd's
 	image   string
@@ -110,13 +109,14 @@ type drill struct {
 	silent error // why the drill is given up: berth does not answer
 }
 
-// Run drills the berth behind c. It returns an error if the drill could not begin; the result says
-// what is left also then. Once ctx ends it stops breaking things and cleans up, which takes 15
+// Run drills the berth behind c. It returns an error if the drill could not begin; the result lists
+// the remains even then. Once ctx ends it stops breaking things and cleans up, which takes 15
 // seconds at most.
 func Run(ctx context.Context, c *cri.Client, o Options) (Result, error) {
 	began := time.Now()
 	d := &drill{Client: c, o: o, name: fmt.Sprintf("berthdrill%d", os.Getpid())}
-	breakable, cancel := context.WithTimeout(ctx, o.Within-2*d.removing()-d.cleaning()) // and some in reserve
+	// and some in reserve
+	breakable, cancel := context.WithTimeout(ctx, o.Within-2*d.removing()-d.cleaning())
 	defer cancel()
 	var r Result
 	err := d.prepare(breakable)
@@ -134,7 +134,6 @@ func Run(ctx context.Context, c *cri.Client, o Options) (Result, error) {
 	return r, err
 }
 
-// prepare makes what all steps need.
 func (d *drill) prepare(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return errors.New("a drill signals processes in containers; run it as root")
@@ -143,7 +142,7 @@ func (d *drill) prepare(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ask berth for its version: %w", err)
 	}
-	if _, err := d.Lanes(ctx); cri.IsUnimplemented(err) { // the name may be that of another runtime
+	if _, err := d.Lanes(ctx); cri.IsUnimplemented(err) { // the name may belong to another runtime
 		return fmt.Errorf("the runtime that answers is %s, and a drill is for berth", v.GetRuntimeName())
 	}
 	d.sweep(ctx)
@@ -172,7 +171,8 @@ func (d *drill) prepare(ctx context.Context) error {
 	if err := d.prepareImage(ctx); err != nil {
 		return err
 	}
-	if d.exits, err = WatchExits(context.WithoutCancel(ctx), d.RuntimeServiceClient); err != nil { // until the connection is closed
+	// until the connection is closed
+	if d.exits, err = WatchExits(context.WithoutCancel(ctx), d.RuntimeServiceClient); err != nil {
 		return fmt.Errorf("subscribe to events: %w", err)
 	}
 	return nil
@@ -246,11 +246,11 @@ func (d *drill) try(ctx context.Context, s step) Step {
 	c := &canary{drill: d, out: &out}
 	err := c.run(ctx, s)
 	said := ""
-	if s.does != talks { // that one says nothing of interest
+	if s.does != talks { // the log of this one is of no interest
 		said = c.said()
 	}
 	began := time.Now()
-	// The pod goes also if the step was interrupted. What holds it up is tried again in the end.
+	// The pod goes also if the step was interrupted. A failure is retried at the end.
 	within, done := context.WithTimeout(context.WithoutCancel(ctx), d.removing())
 	defer done()
 	if c.pod != "" {
@@ -279,8 +279,8 @@ func (d *drill) try(ctx context.Context, s step) Step {
 func (d *drill) oneStep() time.Duration  { return d.o.Within / 6 }
 func (d *drill) removing() time.Duration { return d.o.Within / 12 }
 
-// cleaning is how long it may take to remove and look for everything in the end, and cleaningHere how
-// much of it is for what needs no berth.
+// cleaning is how long it may take to remove and look for everything at the end, and cleaningHere
+// how much of it is for work that needs no berth.
 func (d *drill) cleaning() time.Duration     { return d.o.Within / 4 }
 func (d *drill) cleaningHere() time.Duration { return d.o.Within / 20 }
 
@@ -297,7 +297,7 @@ func (c *canary) said() string {
 	return ""
 }
 
-// canary is one pod with one container, and what becomes of it.
+// canary is one pod with one container, and the observations of it.
 type canary struct {
 	*drill
 	out     *Step
@@ -351,11 +351,11 @@ func (c *canary) run(ctx context.Context, s step) error {
 	return nil
 }
 
-// unknown is the reason of an end whose code nobody has measured yet.
+// unknown is the reason of an end whose code was not measured yet.
 const unknown = "Unknown"
 
-// measured waits for a moment until the code is known: an older kernel reports the end without it, and
-// the shim may have it.
+// measured waits for a moment until the code is known: an older kernel reports the end without it,
+// and the shim may have it.
 func (c *canary) measured(ctx context.Context, st *runtimeapi.ContainerStatus) *runtimeapi.ContainerStatus {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, c.removing())
@@ -377,12 +377,12 @@ func (c *canary) measured(ctx context.Context, st *runtimeapi.ContainerStatus) *
 	}
 }
 
-// judge says what of an end is not as promised; "" for nothing.
+// judge describes how an end differs from the promise; "" if it does not.
 func (c *canary) judge(s step, st *runtimeapi.ContainerStatus) string {
 	got := fmt.Sprintf("%d %s", st.GetExitCode(), st.GetReason())
 	open := s.perhapsUnknown && !c.exact && st.GetExitCode() == 255 && st.GetReason() == unknown
 	lag := c.out.AfterEnd
-	if s.polled { // berth was away for a part of it
+	if s.polled { // berth was away for part of the time
 		lag = 0
 	}
 	switch {
@@ -394,7 +394,6 @@ func (c *canary) judge(s step, st *runtimeapi.ContainerStatus) string {
 	return ""
 }
 
-// start makes the pod and its container.
 func (c *canary) start(ctx context.Context, s step) error {
 	c.drill.pods++
 	name := fmt.Sprintf("%s-%d", c.name, c.pods)
@@ -451,7 +450,6 @@ func (c *canary) start(ctx context.Context, s step) error {
 	return nil
 }
 
-// program runs a program of the host.
 func program(ctx context.Context, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.WaitDelay = time.Second

@@ -15,8 +15,8 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// writeImage writes an archive of an image in the OCI layout that has nothing but the directories in
-// which things are mounted: the program comes from the host.
+// writeImage writes an archive of an image in the OCI layout that has nothing but the directories
+// in which things are mounted: the program comes from the host.
 func writeImage(path, ref string) error {
 	layer, err := archive(func(w *tar.Writer) error {
 		for _, name := range []string{"dev/", "etc/", "proc/", "sys/", "tmp/"} {

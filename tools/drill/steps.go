@@ -25,15 +25,16 @@ import (
 // step is one thing that is broken around a canary.
 type step struct {
 	name string
-	does string // what the canary does
+	does string // the activity of the canary
 	end  string // how it has to end
-	// perhapsUnknown says that a kernel that reports no codes may leave this one unknown.
+	// perhapsUnknown is set if a kernel that reports no codes may leave this one unknown.
 	perhapsUnknown bool
-	// polled says that berth is away for a while, so that no event is received.
+	// polled is set if berth is away for a while, so that no event is received.
 	polled bool
-	// possible says why the step cannot be tried here, before anything is made; nil: it can.
+	// possible returns the reason if the step cannot be tried here, before anything is made; nil if
+	// every host can.
 	possible func(ctx context.Context, c *canary) error
-	// fault breaks something, and says when in c.broken. restore mends it once the exit was seen.
+	// fault breaks something, and sets c.broken to the time. restore mends it once the exit was seen.
 	fault func(ctx context.Context, c *canary) (restore func(), err error)
 }
 
@@ -99,7 +100,7 @@ var steps = []step{
 	},
 }
 
-// open returns a pidfd of the canary's process, which is the canary's for certain, and its pid.
+// open returns a pidfd of a process that is certain to be the canary's, and its pid.
 func (c *canary) open(ctx context.Context) (fd, pid int, err error) {
 	st, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.id, Verbose: true})
 	if err != nil {
@@ -134,7 +135,6 @@ func openOwn(pid int, file, text string) (int, error) {
 	return fd, nil
 }
 
-// kill kills the canary's process.
 func (c *canary) kill(ctx context.Context) error {
 	fd, _, err := c.open(ctx)
 	if err != nil {
@@ -184,8 +184,8 @@ func fullLogs(ctx context.Context, c *canary) error {
 	return nil
 }
 
-// logIsFull waits until the log grows no more, and has taken half of its disk at least: what does
-// not fit as a whole leaves some room.
+// logIsFull waits until the log grows no more, and has taken half of its disk at least, because a
+// line that does not fit as a whole leaves some room.
 func (c *canary) logIsFull(ctx context.Context) error {
 	const still = 40
 	t := time.NewTicker(5 * time.Millisecond)
@@ -232,7 +232,7 @@ func (c *canary) shim(ctx context.Context) (fd int, err error) {
 	return openOwn(st.Parent, "/cmdline", "-id\x00"+c.pod+"\x00")
 }
 
-// hangShim stops the shim, so that nobody can delete the container, and kills the canary.
+// hangShim stops the shim, so that the container cannot be deleted, and kills the canary.
 func hangShim(ctx context.Context, c *canary) (restore func(), err error) {
 	shim, err := c.shim(ctx)
 	if err != nil {
@@ -248,7 +248,7 @@ func hangShim(ctx context.Context, c *canary) (restore func(), err error) {
 	}, c.kill(ctx)
 }
 
-// killShim kills the shim. What serves no process kills what the shim leaves.
+// killShim kills the shim. A shim without a process is killed by the cleanup of the shim's remains.
 func killShim(ctx context.Context, c *canary) (restore func(), err error) {
 	shim, err := c.shim(ctx)
 	if err != nil {
@@ -270,8 +270,8 @@ func mainPID(ctx context.Context) (int, error) {
 	return strconv.Atoi(out)
 }
 
-// mayRestart looks whether berth may be restarted, and whether the one that systemd would restart is
-// the one that is drilled.
+// mayRestart looks whether berth may be restarted, and whether the one that systemd would restart
+// is the one that is drilled.
 func mayRestart(ctx context.Context, c *canary) error {
 	if !c.o.Restart {
 		return notTried("berth is restarted with --restart-berth only")

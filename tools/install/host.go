@@ -19,7 +19,8 @@ import (
 // unitDirs are where systemd looks for units of the host.
 var unitDirs = []string{"/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"}
 
-// allowed returns why the files must not be written: somebody else's are there, or another berth is.
+// allowed returns why the files must not be written: somebody else's are there, or another berth
+// is.
 func (o Options) allowed(m *manifest, files []file) error {
 	if o.Force {
 		return nil
@@ -79,8 +80,8 @@ func (o Options) serving() (pid int, exe string) {
 	return pid, strings.TrimSuffix(exe, " (deleted)")
 }
 
-// holder finds in /proc/locks which process has locked the file with that inode number: lines such as
-// "1: FLOCK  ADVISORY  WRITE 712 fe:00:131 0 EOF".
+// holder finds in /proc/locks which process has locked the file with that inode number: lines such
+// as "1: FLOCK ADVISORY WRITE 712 fe:00:131 0 EOF".
 func holder(locks string, inode uint64) (pid int) {
 	for line := range strings.Lines(locks) {
 		f := strings.Fields(line)
@@ -92,7 +93,7 @@ func holder(locks string, inode uint64) (pid int) {
 	return pid
 }
 
-// idle returns what has to end before berth can be removed.
+// idle returns an error that names the pods that have to end before berth can be removed.
 func (o Options) idle(ctx context.Context) error {
 	pods, err := running(o.on(o.place("libexec/berth")))
 	if err != nil {

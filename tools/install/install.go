@@ -17,15 +17,15 @@ import (
 	"berth/internal/base/wholefile"
 )
 
-// Options say what is installed and where.
+// Options describe the source and the target of an installation.
 type Options struct {
 	From   string // the unpacked archive; not needed to uninstall
 	Prefix string // an absolute path, such as /usr/local
-	Root   string // the root directory of the host: "/", or what a package is made of
+	Root   string // the root directory of the host: "/", or the root of a package
 	Force  bool   // replace files that others wrote, or uninstall although pods or berth run
 	Out    io.Writer
 
-	// Systemctl runs systemctl on the host, and returns its output; nil where there is no systemd, and
+	// Systemctl runs systemctl on the host, and returns its output; nil if there is no systemd, and
 	// for another Root than "/".
 	Systemctl func(ctx context.Context, args ...string) (string, error)
 }
@@ -33,7 +33,6 @@ type Options struct {
 // builtFor is the prefix that is in the unit files.
 const builtFor = "/usr/local"
 
-// file is one file to install.
 type file struct {
 	path   string // on the host, without Root
 	body   []byte
@@ -41,7 +40,7 @@ type file struct {
 	config bool // one that exists stays
 }
 
-// Install installs. What it returns an error for, it can do again.
+// Install installs. After an error it can be called again.
 func Install(ctx context.Context, o Options) error {
 	if err := o.check(); err != nil {
 		return err
@@ -72,13 +71,13 @@ func Install(ctx context.Context, o Options) error {
 	if err := o.restart(ctx); err != nil {
 		return err
 	}
-	// Only now need nothing of it be repeated.
+	// From now on nothing of it need be repeated.
 	m.begun = false
 	return m.save()
 }
 
 // write writes the files, and reports whether that changed anything. The manifest is saved before,
-// and says that an install has begun.
+// and records that an install has begun.
 func (o Options) write(m *manifest, files []file) (changed bool, err error) {
 	changed = m.begun
 	todo := files[:0:0]
@@ -166,7 +165,7 @@ func (o Options) restart(ctx context.Context) error {
 	return nil
 }
 
-// Uninstall removes what Install wrote and nobody has changed, and says what stays.
+// Uninstall removes the unchanged files of Install, and prints the others.
 func Uninstall(ctx context.Context, o Options) error {
 	if err := o.check(); err != nil {
 		return err
@@ -236,7 +235,6 @@ func (o Options) remove(m *manifest, path string) (kept bool, err error) {
 	return kept, nil
 }
 
-// check checks the options.
 func (o Options) check() error {
 	if !filepath.IsAbs(o.Prefix) || !filepath.IsAbs(o.Root) {
 		return fmt.Errorf("the prefix %q and the root %q have to be absolute paths", o.Prefix, o.Root)
@@ -258,8 +256,8 @@ const installed = "installed"
 
 func (o Options) manifest() string { return o.on(o.place("share/berth/" + installed)) }
 
-// place is where a file of the archive belongs on the host. systemd looks for units of the host in few
-// places.
+// place is where a file of the archive belongs on the host. systemd looks for units of the host in
+// few places.
 func (o Options) place(name string) string {
 	prefix := filepath.Clean(o.Prefix)
 	unit, isUnit := strings.CutPrefix(name, "lib/systemd/system/")
@@ -272,7 +270,7 @@ func (o Options) place(name string) string {
 	return filepath.Join(prefix, name)
 }
 
-// files reads what there is to install. An archive that is not as it was built is refused.
+// files reads the list of files to install. An archive that is not as it was built is refused.
 func (o Options) files() ([]file, error) {
 	text, err := os.ReadFile(filepath.Join(o.From, Files))
 	if err != nil {

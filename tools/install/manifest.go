@@ -15,8 +15,8 @@ import (
 	"berth/internal/base/wholefile"
 )
 
-// Files is the name of the list in an archive: what there is to install, with its sums, as sha256sum
-// writes it.
+// Files is the name of the list in an archive: the files to install, with their sums, in the format
+// of sha256sum.
 const Files = "FILES"
 
 // parse reads lines of a sum and a path, which sha256sum -c reads as well. Others begin with #.
@@ -35,11 +35,12 @@ func parse(text []byte) (lines [][2]string, err error) {
 	return lines, nil
 }
 
-// manifest is what was installed on a host. The zero value is that nothing was.
+// manifest is the record of an installation on a host. The zero value means that nothing was
+// installed.
 type manifest struct {
 	file  string              // where it is
 	sums  map[string][]string // of each file, as it was written: more than one while it is replaced
-	dirs  []string            // that were made, outer ones first
+	dirs  []string            // directories that were made, outer ones first
 	begun bool                // an install has begun, and is not known to have ended
 }
 
@@ -71,7 +72,7 @@ func load(file string) (*manifest, error) {
 	return m, nil
 }
 
-// paths are those of its files, sorted.
+// paths are the paths of its files, sorted.
 func (m *manifest) paths() []string {
 	var all []string
 	for path := range m.sums {

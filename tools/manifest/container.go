@@ -16,8 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Attempt returns what WithPodIP returns, for the nth restart of the container: attempts have logs
-// of their own.
+// Attempt is WithPodIP for the nth restart of the container: attempts have logs of their own.
 func (c Container) Attempt(ip string, n uint32) *runtimeapi.ContainerConfig {
 	cfg := c.WithPodIP(ip)
 	cfg.Metadata.Attempt = n
@@ -102,7 +101,6 @@ func (t *translation) pullPolicy(field string, p corev1.PullPolicy) string {
 	return string(p)
 }
 
-// mounts translates the container's volume mounts.
 func (t *translation) mounts(field string, c *corev1.Container) []*runtimeapi.Mount {
 	var out []*runtimeapi.Mount
 	seen := map[string]bool{}
@@ -159,13 +157,11 @@ const (
 	quotaPeriod = 100_000 // µs
 	minQuota    = 1_000   // µs
 
-	// bestEffortOOMScore makes the OOM killer choose pods without requests and limits first, as in
-	// a cluster. Other pods keep 0: without the node's capacity, a request is not a share of
-	// anything.
+	// bestEffortOOMScore makes the OOM killer choose pods without requests and limits first, as in a
+	// cluster. Other pods keep 0: without the node's capacity, a request is not a share of anything.
 	bestEffortOOMScore = 1000
 )
 
-// resources translates the container's requests and limits.
 func (t *translation) resources(field string, c *corev1.Container) *runtimeapi.LinuxContainerResources {
 	for _, of := range []struct {
 		name string

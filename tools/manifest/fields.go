@@ -13,8 +13,8 @@ import (
 )
 
 // podFields are the fields of a pod that [Translate] reads. [] stands for any index; labels and
-// annotations are taken as a whole. A field that is not in this list is not supported, and an error
-// is better than a pod that is not what its author wrote.
+// annotations are taken as a whole. A field that is not in this list is not supported, because an
+// error is better than a pod that differs from its author's intention.
 var podFields = func() map[string]bool {
 	list := strings.Fields(`
 		apiVersion kind

@@ -25,7 +25,8 @@ func HostIP() string {
 	return ""
 }
 
-// HostDNS returns what /etc/resolv.conf says (resolv.conf(5)), or nil if there is no such file.
+// HostDNS returns the content of /etc/resolv.conf (resolv.conf(5)), or nil if there is no such
+// file.
 func HostDNS() *runtimeapi.DNSConfig {
 	f, err := os.Open("/etc/resolv.conf")
 	if err != nil {

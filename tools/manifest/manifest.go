@@ -24,7 +24,7 @@ const (
 // IDs is how many user and group IDs a pod with a user namespace has, as the kubelet gives it.
 const IDs = 65536
 
-// Options are what [Translate] needs to know and cannot read from the pod.
+// Options are inputs of [Translate] that are not in the pod.
 type Options struct {
 	// LogDir is the directory of the logs of all pods. Empty means [DefaultLogDir].
 	LogDir string
@@ -35,15 +35,15 @@ type Options struct {
 	UID types.UID
 	// HostIP is status.podIP of a pod in the host's network. Only pods that ask for it need it.
 	HostIP string
-	// HostDNS is what the pod's dnsConfig adds to, unless its dnsPolicy is None.
+	// HostDNS is the configuration that the pod's dnsConfig adds to, unless its dnsPolicy is None.
 	HostDNS *runtimeapi.DNSConfig
-	// FirstID is the first of the [IDs] user and group IDs of the host that a pod with hostUsers: false
-	// has for itself. Only such a pod needs them.
+	// FirstID is the first of the [IDs] user and group IDs of the host that a pod with hostUsers:
+	// false has for itself. Only such a pod needs them.
 	FirstID uint32
 	// IgnoreUnsupported makes Translate list the fields that berth does not support in
 	// [Plan.Ignored] instead of returning an error.
 	IgnoreUnsupported bool
-	// Watched says that the caller runs the probes of containers. Without it, a probe is a field
+	// Watched is set if the caller runs the probes of containers. Without it, a probe is a field
 	// that is not supported.
 	Watched bool
 }

@@ -19,7 +19,7 @@ type Probes struct {
 	Readiness *corev1.Probe
 }
 
-// isProbe reports whether the path of a field is that of a probe, or leads into one.
+// isProbe reports whether a field is a probe, or is inside one.
 func isProbe(field string) bool {
 	return slices.ContainsFunc([]string{".startupProbe", ".livenessProbe", ".readinessProbe"}, func(p string) bool {
 		return strings.HasPrefix(field, "spec.containers[") && strings.Contains(field, p)
@@ -37,8 +37,8 @@ func (t *translation) probes(field string, c *corev1.Container) Probes {
 	}
 }
 
-// probe completes and checks a probe. twice says that more than one success in a row may be asked
-// for.
+// probe completes and checks a probe. twice is set if more than one success in a row may be
+// required.
 func (t *translation) probe(field string, c *corev1.Container, p *corev1.Probe, twice bool) *corev1.Probe {
 	if p == nil {
 		return nil
@@ -90,7 +90,6 @@ func (t *translation) probe(field string, c *corev1.Container, p *corev1.Probe, 
 	return p
 }
 
-// probePort resolves the name of a port of the container.
 func (t *translation) probePort(field string, c *corev1.Container, port intstr.IntOrString) intstr.IntOrString {
 	if port.Type == intstr.String {
 		at := slices.IndexFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == port.StrVal })

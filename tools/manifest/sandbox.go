@@ -149,7 +149,7 @@ func (t *translation) anyPrivileged() bool {
 	})
 }
 
-// hostname returns a name of at most 63 bytes, which is what both sethostname(2) and DNS accept.
+// hostname returns a name of at most 63 bytes, the limit of both sethostname(2) and DNS.
 func (t *translation) hostname() string {
 	h := t.pod.Spec.Hostname
 	if h == "" {
@@ -196,7 +196,8 @@ func (t *translation) dns() *runtimeapi.DNSConfig {
 		Options:  dnsOptions(base.GetOptions(), s.DNSConfig.Options),
 	}
 	for _, w := range slices.Concat(d.Searches, d.Options) {
-		if w == "" || strings.ContainsAny(w, " \t\n") { // a newline would start another line of resolv.conf
+		// a newline would start another line of resolv.conf
+		if w == "" || strings.ContainsAny(w, " \t\n") {
 			t.bad("spec.dnsConfig", "%q is not one word", w)
 		}
 	}
@@ -231,7 +232,6 @@ var protocols = map[corev1.Protocol]runtimeapi.Protocol{
 	corev1.ProtocolSCTP: runtimeapi.Protocol_SCTP,
 }
 
-// ports translates the ports of all containers.
 func (t *translation) ports() []*runtimeapi.PortMapping {
 	var out []*runtimeapi.PortMapping
 	taken := map[string]string{}

@@ -12,8 +12,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// maskedPaths and readonlyPaths are what a container that is not privileged cannot see, or cannot
-// write, of /proc and /sys. The kubelet sends the same lists.
+// maskedPaths and readonlyPaths are the parts of /proc and /sys that a container that is not
+// privileged cannot see, or cannot write. The kubelet sends the same lists.
 var (
 	maskedPaths = []string{
 		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",

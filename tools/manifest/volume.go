@@ -16,12 +16,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Volume is a directory or file of the host. Type is the type of a hostPath volume, or [emptyDir] or
-// [memoryDir].
+// Volume is a directory or file of the host. Type is the type of a hostPath volume, or [emptyDir]
+// or [memoryDir].
 type Volume struct {
 	Name, Path, Type string
-	Size             int64  // of a memoryDir, in bytes; 0 means half of the machine's memory
-	Group            *int64 // owns an empty directory, which gives it to the files in it; nil means none
+	Size             int64 // of a memoryDir, in bytes; 0 means half of the machine's memory
+	// owns an empty directory, which gives it to the files in it; nil means none
+	Group *int64
 }
 
 // Not types of hostPath volumes in the API: an empty directory on the disk, and one in memory.
@@ -30,7 +31,6 @@ const (
 	memoryDir = "EmptyDirInMemory"
 )
 
-// volumes translates the pod's volumes.
 func (t *translation) volumes() {
 	dir := path.Join(t.options.VolumeDir, string(t.pod.UID))
 	for i, v := range t.pod.Spec.Volumes {
@@ -62,8 +62,8 @@ func (t *translation) volumes() {
 	}
 }
 
-// emptyDir translates where an empty directory is, and how large it may become. Only the file system of
-// one in memory has a size: the kubelet holds one on the disk to its limit by eviction.
+// emptyDir translates where an empty directory is, and how large it may become. Only the file
+// system of one in memory has a size: the kubelet holds one on the disk to its limit by eviction.
 func (t *translation) emptyDir(field string, e *corev1.EmptyDirVolumeSource, to *Volume) {
 	switch e.Medium {
 	case corev1.StorageMediumDefault:
@@ -94,8 +94,8 @@ func (t *translation) fsGroup() *int64 {
 	return nil
 }
 
-// Prepare creates the volume where its type asks for that, and checks that it is what its type
-// says. The modes are those that the kubelet uses.
+// Prepare creates the volume if its type requires that, and checks that it has its type. The modes
+// are the kubelet's.
 func (v Volume) Prepare() error {
 	switch corev1.HostPathType(v.Type) {
 	case emptyDir, memoryDir:
@@ -180,8 +180,8 @@ func (v Volume) matches(m fs.FileMode) bool {
 }
 
 // RemoveVolumes removes the emptyDir volumes of the pod with this UID below dir. A pod whose UID is
-// not a plain word has none there; its UID comes from whoever made the pod and must not lead
-// elsewhere.
+// not a plain word has none there, because its UID comes from the maker of the pod and must not
+// lead elsewhere.
 func RemoveVolumes(dir, uid string) error {
 	if !plainWord.MatchString(uid) {
 		return nil

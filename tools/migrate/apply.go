@@ -17,16 +17,16 @@ import (
 	"time"
 )
 
-// Host is what a migration asks a node, and tells it, besides its files.
+// Host is a migration's access to a node, besides its files.
 type Host interface {
-	// Systemctl runs systemctl and returns what it prints.
+	// Systemctl runs systemctl and returns its output.
 	Systemctl(ctx context.Context, args ...string) (string, error)
-	// Running returns the pods at a socket of CRI that have not ended. An error says that they are
-	// not known.
+	// Running returns the pods at a socket of CRI that have not ended. After an error they are
+	// unknown.
 	Running(ctx context.Context, endpoint string) ([]Pod, error)
 	// Remove ends a pod and removes it.
 	Remove(ctx context.Context, endpoint string, pod Pod) error
-	// RuntimeReady returns nil if the runtime behind a socket of CRI says that it is ready.
+	// RuntimeReady returns nil if the runtime behind a socket of CRI reports that it is ready.
 	RuntimeReady(ctx context.Context, endpoint string) error
 	// NodeReady returns nil if the kubelet runs, is well by its port, if that is not 0, and has
 	// told the cluster that the node is ready with the runtime behind a socket, as far as that can
@@ -39,7 +39,7 @@ type Options struct {
 	Host       Host
 	PodsMayEnd bool          // pods that run may be ended
 	Within     time.Duration // how long a runtime, and the node, may take to be ready
-	Out        io.Writer     // what happens, as lines for a person
+	Out        io.Writer     // progress, as lines for a person
 
 	at func(point string) // a test ends the process there
 }
@@ -50,7 +50,7 @@ type mover struct {
 	root    string
 	j       *journal
 	undoing bool
-	unready []error // what was not ready in time when it was taken back
+	unready []error // the parts that were not ready in time after it was undone
 }
 
 // hook is called after each thing that was changed.
@@ -95,8 +95,8 @@ func lock(dir string) (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// Apply carries a plan out. A step that fails takes everything back. A node that was migrated already
-// is no error; one on which a migration was cut off is.
+// Apply carries a plan out. A step that fails undoes everything. A node that was migrated already
+// is not an error; one on which a migration was cut off is.
 func Apply(ctx context.Context, p *Plan, o Options) error {
 	dir := journalDir(p.root, p.state)
 	before, err := loadJournal(dir)
@@ -161,7 +161,7 @@ func Apply(ctx context.Context, p *Plan, o Options) error {
 	return nil
 }
 
-// putAside keeps what is left of a migration that was taken back, for whoever wants to know.
+// putAside keeps the files of a migration that was undone, for an investigation.
 func putAside(dir string) error {
 	for i := 1; ; i++ {
 		aside := fmt.Sprintf("%s-undone-%d", dir, i)
@@ -219,7 +219,7 @@ func list(pods []Pod) string {
 	return strings.Join(names, ", ")
 }
 
-// step notes what is to be done, does it, and checks it.
+// step records an action, carries it out, and checks it.
 func (m *mover) step(ctx context.Context, number int, s Step) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("it was interrupted: %w", context.Cause(ctx))
@@ -288,7 +288,8 @@ func (m *mover) do(ctx context.Context, s Step, e entry) error {
 			return err
 		}
 		m.hook("enabled")
-		if err := m.be(ctx, true, s.What, "restart", s.What); err != nil { // one that ran reads its settings
+		// one that ran reads its settings
+		if err := m.be(ctx, true, s.What, "restart", s.What); err != nil {
 			return err
 		}
 		return m.within(ctx, func(ctx context.Context) error { return m.Host.RuntimeReady(ctx, m.j.New) })
@@ -298,7 +299,7 @@ func (m *mover) do(ctx context.Context, s Step, e entry) error {
 	return fmt.Errorf("%q is no step", s.Do)
 }
 
-// clearSocket removes a socket that nobody serves. Anything else stays.
+// clearSocket removes a socket that is not served. Anything else stays.
 func clearSocket(ctx context.Context, name string) error {
 	st, err := os.Lstat(name)
 	if err != nil || st.Mode()&fs.ModeSocket == 0 {
@@ -310,7 +311,7 @@ func clearSocket(ctx context.Context, name string) error {
 		return conn.Close()
 	}
 	if !errors.Is(err, syscall.ECONNREFUSED) {
-		return nil // nobody knows
+		return nil // unknown
 	}
 	return os.Remove(name)
 }
@@ -326,7 +327,7 @@ func (m *mover) start(ctx context.Context, unit, endpoint string) error {
 	return m.within(ctx, func(ctx context.Context) error { return m.Host.NodeReady(ctx, endpoint, m.j.Healthz) })
 }
 
-// unit says how a unit is. One that is not there is neither.
+// unit returns the state of a unit. An absent one is neither.
 func (m *mover) unit(ctx context.Context, name string) (active, enabled bool, err error) {
 	state, errActive := m.Host.Systemctl(ctx, "is-active", name) // it fails for a unit that is not
 	boot, errBoot := m.Host.Systemctl(ctx, "is-enabled", name)
@@ -387,7 +388,8 @@ func (m *mover) within(ctx context.Context, ready func(ctx context.Context) erro
 func (m *mover) end(ctx context.Context, endpoint string, keep []string) error {
 	pods, err := m.Host.Running(ctx, endpoint)
 	if err != nil {
-		if m.PodsMayEnd && m.undoing { // what cannot be asked must not keep the node without a runtime
+		// an unanswered question must not keep the node without a runtime
+		if m.PodsMayEnd && m.undoing {
 			m.say("    the pods at %s are not known and were not ended: %v", endpoint, err)
 			return nil
 		}
@@ -419,8 +421,8 @@ func (m *mover) back(ctx context.Context, why error) error {
 	return fmt.Errorf("%w; everything was taken back", why)
 }
 
-// Undo takes a migration back, also one that was cut off anywhere, and one whose undoing was. root is
-// that of the node's files, and state the directory of berth's records there.
+// Undo undoes a migration, even one that was cut off anywhere, or whose undoing was. root is the
+// root of the node's files, and state the directory of berth's records there.
 func Undo(ctx context.Context, root, state string, o Options) error {
 	dir := journalDir(root, state)
 	j, err := loadJournal(dir)
@@ -446,7 +448,7 @@ func Undo(ctx context.Context, root, state string, o Options) error {
 	defer end()
 	m := &mover{Options: o, root: root, j: j}
 	if j.State != applied {
-		m.PodsMayEnd = true // what berth has was made by what was cut off
+		m.PodsMayEnd = true // berth's pods were made by the interrupted migration
 	}
 	if err := m.undo(ctx); err != nil {
 		return err

@@ -23,7 +23,7 @@ const (
 	nriPlugin  = "io.containerd.nri.v1.nri"
 )
 
-// criPlugins are what turns containerd's CRI off, in 1.7 and in 2.
+// criPlugins are the plug-ins that turn containerd's CRI off, in 1.7 and in 2.
 var criPlugins = []string{criServer, criImages, criRuntime}
 
 // newestVersion is the newest version of containerd's configuration that is known.
@@ -31,8 +31,8 @@ const newestVersion = 4
 
 const containerdSocket = "/run/containerd/containerd.sock"
 
-// containerdTree brings one file of containerd's into the form of version 3, in which the keys of its
-// tables have the names of before.
+// containerdTree brings one file of containerd's into the form of version 3, in which the keys of
+// its tables have the names of before.
 func containerdTree(file string, text []byte) (t tree, version int64, err error) {
 	t, err = parseTOML(file, text)
 	if err != nil {
@@ -41,7 +41,7 @@ func containerdTree(file string, text []byte) (t tree, version int64, err error)
 	l, ok := t["version"].(*leaf)
 	switch {
 	case !ok && len(t.sub("plugins")) == 0:
-		version = 2 // a file that says little, such as that of Docker's packages, means the same in each
+		version = 2 // a short file, such as that of Docker's packages, means the same in each
 	case !ok:
 		return nil, 0, fmt.Errorf("read %s: it has no version, which makes it one of version 1; write it anew with `containerd config migrate`, which prints version 2 or newer", file)
 	default:
@@ -83,7 +83,7 @@ func put(t tree, v any, at ...string) {
 	t[last] = v
 }
 
-// upgrade moves what version 2 has in one table to the three of version 3.
+// upgrade moves the settings of one table in version 2 to the three of version 3.
 func upgrade(t tree) {
 	old := t.sub("plugins", criServer)
 	server := []string{"disable_tcp_service", "stream_server_address", "stream_server_port", "stream_idle_timeout", "enable_tls_streaming", "x509_key_pair_streaming"}
@@ -152,7 +152,7 @@ func fromContainerd(cfg tree, version int64, f facts) (*translation, error) {
 	return t, errors.Join(t.errs...)
 }
 
-// containerdItself takes what is not about CRI.
+// containerdItself translates settings that are not about CRI.
 func (t *translation) containerdItself(cfg tree) {
 	if v, _ := t.text(cfg, "plugins", "io.containerd.server.v1.grpc", "address"); v != "" {
 		t.socket = strings.TrimPrefix(v, "unix://")
@@ -255,7 +255,7 @@ func (t *translation) progress(in tree, key string) {
 	}
 }
 
-// containerdPods takes what holds for all pods.
+// containerdPods translates settings for all pods.
 func (t *translation) containerdPods(in tree) {
 	if n, l := t.number(in, "max_container_log_line_size"); l != nil {
 		switch {
@@ -325,7 +325,8 @@ func (t *translation) containerdHandlers(in, platforms tree) {
 	t.runc(name, runtimes)
 }
 
-// runc lets berth's own handler agree with the default one, where the old runtime has none of its name.
+// runc lets berth's own handler agree with the default one, where the old runtime has none of its
+// name.
 func (t *translation) runc(name string, handlers tree) {
 	if _, ok := handlers["runc"]; ok || name == "runc" {
 		return
@@ -341,7 +342,6 @@ func (t *translation) runc(name string, handlers tree) {
 // oldRunc are types of runc's that containerd 2 does not have any more.
 var oldRunc = []string{"io.containerd.runc.v1", "io.containerd.runtime.v1.linux"}
 
-// handler carries one handler over.
 func (t *translation) handler(name string, in tree) {
 	set := func(l *leaf, value any, key string) { t.set(l.from(), value, "runtimes", name, key) }
 	kind, l := t.text(in, "runtime_type")
@@ -353,7 +353,7 @@ func (t *translation) handler(name string, in tree) {
 		t.say(Note, l, "this kind of shim is gone from containerd 2: io.containerd.runc.v2 takes its place")
 		kind = "io.containerd.runc.v2"
 	case kind == "":
-		kind = "io.containerd.runc.v2" // what containerd takes it for
+		kind = "io.containerd.runc.v2" // containerd's default
 	}
 	if shim != "" && !filepath.IsAbs(shim) {
 		t.wrong(shimLeaf, "an absolute path")
@@ -443,8 +443,8 @@ func (t *translation) stream(l *leaf, address, port string, tls bool, cert, key 
 	}
 }
 
-// containerdNRI takes the plug-ins of NRI, which are on in containerd 2 unless they are turned off. A
-// containerd 2 that still has a file of version 2 is known by the socket for plug-ins.
+// containerdNRI takes the plug-ins of NRI, which are on in containerd 2 unless they are turned off.
+// A containerd 2 that still has a file of version 2 is known by the socket for plug-ins.
 func (t *translation) containerdNRI(plugins tree, version int64) {
 	in := plugins.sub(nriPlugin)
 	off, l := t.flag(in, "disable")
@@ -459,7 +459,7 @@ func (t *translation) containerdNRI(plugins tree, version int64) {
 	t.nri(from, in, "socket_path", "plugin_path", "plugin_config_path", "plugin_request_timeout", "plugin_registration_timeout")
 }
 
-// nri carries the plug-ins of NRI over. keys are what the old runtime calls them.
+// nri translates the settings of NRI's plug-ins. keys are their names in the old runtime.
 func (t *translation) nri(from string, in tree, socket, dir, conf, request, registration string) {
 	t.set(from, true, "nri", "enable")
 	t.carryDir(in, []string{socket}, "nri", "socket")
@@ -476,7 +476,8 @@ func (t *translation) nri(from string, in tree, socket, dir, conf, request, regi
 	t.carryDir(in, []string{conf}, "nri", "plugin_config_dir")
 	for _, pair := range [][2]string{{request, "request_timeout"}, {registration, "registration_timeout"}} {
 		key, to := pair[0], pair[1]
-		if v, l := t.text(in, key); v != "" && v != "2s" { // berth waits longer than the two seconds of others
+		// berth waits longer than the two seconds of others
+		if v, l := t.text(in, key); v != "" && v != "2s" {
 			if _, err := parseDuration(v); err != nil {
 				t.wrong(l, "a duration such as 5s")
 				continue

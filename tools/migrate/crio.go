@@ -66,7 +66,7 @@ func (t *translation) crioHandlers(in tree) {
 		if v, _ := t.flag(in, "inherit_default_runtime"); v && n != name {
 			whole := tree{}
 			for _, key := range []string{"runtime_path", "runtime_type", "runtime_config_path"} {
-				t.find(in, key) // that of the default handler holds
+				t.find(in, key) // the setting of the default handler takes precedence
 				if v, ok := handlers.sub(name)[key]; ok {
 					whole[key] = v
 				}
@@ -87,7 +87,6 @@ func (t *translation) crioHandlers(in tree) {
 	}
 }
 
-// crioHandler carries one handler over.
 func (t *translation) crioHandler(name string, in tree, managed string, systemd bool) {
 	set := func(l *leaf, value any, key string) { t.set(l.from(), value, "runtimes", name, key) }
 	program, at := t.text(in, "runtime_path")
@@ -137,7 +136,7 @@ func (t *translation) crioHandler(name string, in tree, managed string, systemd 
 	}
 }
 
-// crioPods takes what holds for all pods.
+// crioPods translates settings for all pods.
 func (t *translation) crioPods(in tree) {
 	if v, l := t.flag(in, "drop_infra_ctr"); l != nil && !v {
 		t.set(l.from(), config.PauseAlways, "pod", "pause")
@@ -205,7 +204,6 @@ func less(a, b []string) (list []string) {
 	return list
 }
 
-// crioImages takes what is about images.
 func (t *translation) crioImages(in tree) {
 	if v, l := t.list(in, "pinned_images"); len(v) > 0 {
 		t.set(l.from(), v, "image", "pinned")
@@ -231,7 +229,7 @@ func (t *translation) crioImages(in tree) {
 	}
 }
 
-// containers takes what is in /etc/containers without a word in CRI-O's own files.
+// containers translates the settings in /etc/containers that CRI-O's own files do not mention.
 func (t *translation) containers(image tree) {
 	const certs = "/etc/containers/certs.d"
 	switch {

@@ -17,7 +17,7 @@ import (
 	"berth/internal/base/wholefile"
 )
 
-// What became of a migration.
+// States of a migration.
 const (
 	applying = "applying"
 	applied  = "applied"
@@ -25,7 +25,7 @@ const (
 	undone   = "undone"
 )
 
-// journal is what is on record of a migration. It is written before each step, and is there whole.
+// journal is the record of a migration. It is written before each step, and is there whole.
 type journal struct {
 	State   string    `json:"state"`
 	Began   time.Time `json:"began"`
@@ -44,15 +44,15 @@ type entry struct {
 	What string `json:"what"`
 	Done bool   `json:"done"` // it succeeded, and was checked
 
-	// Of a file that is written: what was there before, and what is written.
+	// For a file that is written: its state before, and the new content.
 	Was    string      `json:"was,omitempty"`    // the sum; "" if there was none
 	Saved  string      `json:"saved,omitempty"`  // the original, beside the journal
 	Mode   fs.FileMode `json:"mode,omitempty"`   // of the original
 	UID    int         `json:"uid,omitempty"`    // the same
 	GID    int         `json:"gid,omitempty"`    // the same
-	Link   string      `json:"link,omitempty"`   // the file itself, where What is a symbolic link to it
+	Link   string      `json:"link,omitempty"`   // the file itself, if What is a symbolic link to it
 	Writes string      `json:"writes,omitempty"` // the sum
-	Dirs   []string    `json:"dirs,omitempty"`   // that are made for it, outer ones first
+	Dirs   []string    `json:"dirs,omitempty"`   // made for it, outer ones first
 
 	Restarts string `json:"restarts,omitempty"` // a unit that reads the file when it starts
 
@@ -91,7 +91,6 @@ func loadJournal(dir string) (*journal, error) {
 	return j, nil
 }
 
-// save writes the journal.
 func (j *journal) save() error {
 	b, err := json.MarshalIndent(j, "", "  ")
 	if err != nil {
@@ -103,8 +102,8 @@ func (j *journal) save() error {
 	return nil
 }
 
-// replace writes a file that is there whole or not at all, and is on the disk. An owner below 0 is
-// whoever runs this.
+// replace writes a file that is there whole or not at all, and is on the disk. An owner below 0
+// stands for the user who runs this.
 func replace(name string, body []byte, mode fs.FileMode, uid, gid int) error {
 	if err := wholefile.Write(name, body, mode, uid, gid); err != nil {
 		return err
@@ -121,7 +120,7 @@ func sumOf(name string) (string, error) {
 	return sum, err
 }
 
-// prepare notes what is at a file before it is written, and keeps the original.
+// prepare records the state of a file before it is written, and keeps the original.
 func (j *journal) prepare(root string, number int, s Step) (e entry, err error) {
 	e = entry{
 		Do:       s.Do,
@@ -180,7 +179,6 @@ func (e entry) at(root string) string {
 	return filepath.Join(root, e.What)
 }
 
-// write writes the file of an entry.
 func (e entry) write(root string, body []byte) error {
 	for _, dir := range e.Dirs {
 		if err := os.Mkdir(filepath.Join(root, dir), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -196,8 +194,8 @@ func (e entry) write(root string, body []byte) error {
 	return nil
 }
 
-// restore puts the original of a file back. What is neither the original nor what was written is kept
-// beside the journal, and its name there is returned.
+// restore puts the original of a file back. If the content is neither the original nor the written
+// one, it is kept beside the journal, and its name there is returned.
 func (j *journal) restore(root string, e entry) (kept string, err error) {
 	name := e.at(root)
 	if err := wholefile.RemoveUnfinished(name); err != nil {

@@ -26,10 +26,10 @@ const (
 // kubeletFlags are the files that may have flags of the kubelet's, besides its unit.
 var kubeletFlags = []string{kubeadmFlags, "/etc/default/kubelet", "/etc/sysconfig/kubelet"}
 
-// unitDirs are where systemd looks for units, what counts most first.
+// unitDirs are systemd's directories of units, the one with precedence first.
 var unitDirs = []string{"/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"}
 
-// What the kubelet calls the sockets of its runtime.
+// The kubelet's settings for the sockets of its runtime.
 var (
 	endpointKeys  = []string{"containerRuntimeEndpoint", "imageServiceEndpoint"}
 	endpointFlags = []string{"container-runtime-endpoint", "image-service-endpoint"}
@@ -38,20 +38,20 @@ var (
 // environment finds the files of flags that a unit names.
 var environment = regexp.MustCompile(`(?m)^\s*EnvironmentFile=-?(/[^\s*?]+)`)
 
-// kubelet is what the kubelet of a node is told.
+// kubelet is the configuration of a node's kubelet.
 type kubelet struct {
 	there    bool
 	config   string // its configuration file
-	endpoint string // the socket of its runtime, by the last word that is said about it
-	where    string // the file that says so
+	endpoint string // the socket of its runtime, from the setting with precedence
+	where    string // the file with that setting
 	driver   string // of cgroups; "" if nothing names one
-	healthz  int    // port on which it says that it is well; 0 if it does not
+	healthz  int    // port of its health check; 0 for none
 	texts    map[string]string
 	settings []string // files of settings, in the order in which they count
 	flags    []string // files with flags
 }
 
-// kubeletSettings is what is read of a configuration file.
+// kubeletSettings is the used part of a configuration file.
 type kubeletSettings struct {
 	Kind                     string `json:"kind"`
 	ContainerRuntimeEndpoint string `json:"containerRuntimeEndpoint"`
@@ -89,8 +89,8 @@ func setFlag(text, name, value string) string {
 	return b.String()
 }
 
-// setKey gives a key at the top of a file of YAML or JSON another value. Where it is not there it is
-// added, if that is asked for. Everything else stays as it is.
+// setKey gives a key at the top of a file of YAML or JSON another value. Where it is not there it
+// is added, if that is asked for. Everything else stays as it is.
 func setKey(text, key, value string, add bool) string {
 	if strings.HasPrefix(strings.TrimSpace(text), "{") {
 		pattern := regexp.MustCompile(`("` + key + `"\s*:\s*)"(?:[^"\\]|\\.)*"`)
@@ -126,8 +126,8 @@ func hasKey(text, key string) bool {
 	return v != ""
 }
 
-// readKubelet reads what the kubelet is told: its configuration file, its drop-in files, and flags, of
-// which each counts more than the one before.
+// readKubelet reads the kubelet's configuration: its configuration file, its drop-in files, and
+// flags, of which each takes precedence over the one before.
 func (n *node) readKubelet(named string) (k kubelet, err error) {
 	k = kubelet{texts: map[string]string{}, healthz: 10248}
 	units, err := n.unit("kubelet.service")

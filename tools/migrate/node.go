@@ -16,23 +16,25 @@ import (
 	"berth/internal/base/config"
 )
 
-// What a node can be moved from.
+// Runtimes that a node can be moved from.
 const (
 	Containerd = "containerd"
 	CRIO       = "cri-o"
 )
 
-// Where says what to read. The zero value is this machine, as its kubelet describes it.
+// Where selects the files to read. The zero value is this machine, as its kubelet describes it.
 type Where struct {
 	Root             string // the directory below which the node's files are; "" is /
-	From             string // Containerd or CRIO; "" is what the kubelet uses
+	From             string // Containerd or CRIO; "" is the one that the kubelet uses
 	Beside           bool   // keep containerd, without its CRI plug-in
 	ContainerdConfig string // "" is /etc/containerd/config.toml
-	CRIOConfig       string // "" is /etc/crio/crio.conf; its drop-in files are in the directory of that name with .d
-	KubeletConfig    string // "" is what the kubelet's flags say, or /var/lib/kubelet/config.yaml
+	// "" is /etc/crio/crio.conf; its drop-in files are in the directory of that name with .d
+	CRIOConfig string
+	// "" is the file in the kubelet's flags, or /var/lib/kubelet/config.yaml
+	KubeletConfig string
 }
 
-// node is what was read of a node.
+// node is the data read of a node.
 type node struct {
 	Where
 	read     []string // the files that were read, in order
@@ -71,7 +73,7 @@ func (n *node) text(p string) (text string, ok bool, err error) {
 	return string(b), true, nil
 }
 
-// files are those of a directory that end so, sorted. A directory that is not there has none.
+// files are the files of a directory with a suffix, sorted. A directory that is not there has none.
 func (n *node) files(dir, suffix string) (files []string, err error) {
 	entries, err := os.ReadDir(n.on(dir))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
@@ -88,7 +90,6 @@ func (n *node) files(dir, suffix string) (files []string, err error) {
 	return files, nil
 }
 
-// there reports whether a file is there.
 func (n *node) there(p string) bool {
 	_, err := os.Stat(n.on(p))
 	return err == nil
@@ -97,7 +98,7 @@ func (n *node) there(p string) bool {
 // searchPath is where programs are looked for.
 var searchPath = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/libexec/crio"}
 
-// facts are what the translations may ask of the node.
+// facts are the facts about the node for the translations.
 func (n *node) facts() facts {
 	return facts{
 		Beside:  n.Beside,
@@ -135,7 +136,6 @@ func trim(endpoint string) string {
 
 const k3sContainerd = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml"
 
-// read reads a node.
 func read(w Where) (*node, error) {
 	if w.Root == "" {
 		w.Root = "/"
@@ -176,7 +176,6 @@ func read(w Where) (*node, error) {
 	return n, err
 }
 
-// guess says which runtime the node has.
 func (n *node) guess() (string, error) {
 	switch s := n.socket; {
 	case n.kubelet.endpoint == "":
@@ -203,8 +202,8 @@ func (n *node) guess() (string, error) {
 		"name the runtime with --from, or the file with --containerd-config or --crio-config")
 }
 
-// readContainerd reads containerd's configuration with its imports. Without a file containerd has its
-// defaults.
+// readContainerd reads containerd's configuration with its imports. Without a file containerd has
+// its defaults.
 func (n *node) readContainerd() error {
 	n.config = n.ContainerdConfig
 	switch {
@@ -231,7 +230,7 @@ func (n *node) readContainerd() error {
 			return err
 		}
 		if !ok && file == n.config {
-			n.version = 3 // that of a containerd of today
+			n.version = 3 // the version of a current containerd
 			continue
 		}
 		if !ok {
@@ -309,7 +308,8 @@ func (n *node) layered(file, dir, suffix string) (tree, error) {
 		if err != nil {
 			return nil, err
 		}
-		if l, ok := t["registry"].(*leaf); ok { // lists of registries are joined, and a later file comes first
+		// lists of registries are joined, and a later file comes first
+		if l, ok := t["registry"].(*leaf); ok {
 			own, _ := l.value.([]any)
 			for _, v := range own {
 				if m, ok := v.(map[string]any); ok {

@@ -23,7 +23,7 @@ const settingsFile = "/etc/berth/conf.d/50-migrated.toml"
 
 const crictlConfig = "/etc/crictl.yaml"
 
-// What a step does.
+// Actions of a step.
 const (
 	Write   = "write"   // a file
 	Stop    = "stop"    // a unit
@@ -32,7 +32,7 @@ const (
 	Enable  = "enable"  // a unit: it is started, now and at boot
 	Start   = "start"   // a unit
 	End     = "end"     // the pods of the old runtime
-	Clear   = "clear"   // a socket that nobody serves any more
+	Clear   = "clear"   // a socket that is not served any more
 )
 
 // Step is one of a migration.
@@ -54,10 +54,9 @@ type Pod struct {
 	Containers []string `json:"containers,omitempty"` // that run
 }
 
-// String is what a person calls it.
 func (p Pod) String() string { return p.Namespace + "/" + p.Name }
 
-// Plan is what a migration does, and what it means.
+// Plan lists the steps of a migration, and their effects.
 type Plan struct {
 	From     string    `json:"from"`
 	Beside   bool      `json:"beside"` // containerd goes on, without its CRI plug-in
@@ -66,7 +65,7 @@ type Plan struct {
 	New      string    `json:"newEndpoint,omitempty"`
 	Read     []string  `json:"read"`
 	Remarks  []Remark  `json:"remarks"`
-	Before   []string  `json:"before"` // what a person does, before and after
+	Before   []string  `json:"before"` // actions for a person, before and after
 	Steps    []Step    `json:"steps"`
 	After    []string  `json:"after"`
 	Settings []Setting `json:"settings"`
@@ -122,7 +121,7 @@ func Make(ctx context.Context, w Where, host Host) (*Plan, error) {
 	return p, nil
 }
 
-// cluster sets what a node of a cluster needs, whatever its old runtime was.
+// cluster sets the settings that a node of a cluster needs, whatever its old runtime was.
 func (n *node) cluster() {
 	t := n.old
 	t.set("a node of a cluster waits for the cluster's network", false, "network", "use_default")
@@ -160,7 +159,7 @@ func (n *node) cluster() {
 	}
 }
 
-// check reads the settings as berth will, and says what is in the way.
+// check reads the settings as berth will, and reports obstacles.
 func (n *node) check(p *Plan) error {
 	block := func(format string, args ...any) {
 		p.Remarks = append(p.Remarks, Remark{Weight: Blocks, Means: fmt.Sprintf(format, args...)})
@@ -237,10 +236,9 @@ func (n *node) proxies() error {
 	return nil
 }
 
-// unitOf is what the unit of a runtime is called.
 var unitOf = map[string]string{Containerd: "containerd", CRIO: "crio"}
 
-// result is what berth's settings are with the file that is written.
+// result is berth's configuration with the file that is written.
 func (n *node) result() (cfg config.Loaded, err error) {
 	tmp, err := os.MkdirTemp("", "berth-migrate-")
 	if err != nil {
@@ -273,7 +271,7 @@ func (n *node) result() (cfg config.Loaded, err error) {
 	return cfg, nil
 }
 
-// looks adds what the directories of the node say.
+// looks adds remarks from the directories of the node.
 func (n *node) looks(p *Plan, cfg config.Loaded) {
 	note := func(format string, args ...any) {
 		p.Remarks = append(p.Remarks, Remark{Weight: Note, Means: fmt.Sprintf(format, args...)})
@@ -331,7 +329,6 @@ func (n *node) draft(hidden bool) []byte {
 	return draft(n.old.settings, "Settings of this node's "+n.From+", written by `berth migrate`: see docs/migrate.md.", hidden)
 }
 
-// steps makes the steps of the plan.
 func (p *Plan) steps(n *node) error {
 	add := func(do, what, format string, args ...any) *Step {
 		p.Steps = append(p.Steps, Step{Do: do, What: what, Why: fmt.Sprintf(format, args...)})
@@ -384,7 +381,7 @@ func (p *Plan) steps(n *node) error {
 	return nil
 }
 
-// people says what a person has to do.
+// people lists the actions for a person.
 func (p *Plan) people(n *node) {
 	name := "NODE"
 	p.Before = append(p.Before, "kubectl drain "+name+" --ignore-daemonsets --delete-emptydir-data")

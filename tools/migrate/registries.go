@@ -96,7 +96,7 @@ func (t *translation) hosts(host, from, server string, hosts []upstream) {
 	t.set("the files that are made of mirrors", hostsDir, "image", "registry_dir")
 }
 
-// credentials are what a registry knows the node by.
+// credentials translates the credentials of a registry.
 func (t *translation) credentials(host string, l *leaf, user, password string) {
 	if host == "" || strings.ContainsAny(host, "/@ ") {
 		t.say(Pods, l, "berth has credentials of hosts, and not of a part of one (%s): let the pods or the kubelet bring them", host)
@@ -147,7 +147,7 @@ func basic(encoded string) (user, password string, err error) {
 	return user, password, nil
 }
 
-// hostOf is the host of a URL, or what it is if it is none.
+// hostOf is the host of a URL, or s itself if it is not a URL.
 func hostOf(s string) string {
 	if u, err := url.Parse(s); err == nil && u.Host != "" {
 		return u.Host
@@ -203,7 +203,7 @@ func (t *translation) containerdRegistries(in tree) {
 	}
 }
 
-// tls adds what is known of the certificates of a host.
+// tls adds the certificates of a host.
 func (t *translation) tls(up upstream, in tree) upstream {
 	if v, _ := t.text(in, "ca_file"); v != "" {
 		up.CA = []string{v}
@@ -302,7 +302,7 @@ func (t *translation) registry(in tree, m map[string]any, l *leaf, seen map[stri
 		return
 	}
 	if seen[prefix] {
-		return // what is set first holds
+		return // the first setting takes precedence
 	}
 	seen[prefix] = true
 	byDigest, _ := t.flag(in, "mirror-by-digest-only")

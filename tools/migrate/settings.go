@@ -26,20 +26,20 @@ type Setting struct {
 	path  []string
 }
 
-// What a remark weighs.
+// Weights of a remark.
 const (
 	Blocks = "blocks" // nothing is applied while it is so
 	Pods   = "pods"   // it changes something for pods
 	Note   = "note"   // it changes nothing for pods
 )
 
-// Remark is about what berth has no counterpart for.
+// Remark is about a setting without a counterpart in berth.
 type Remark struct {
 	Weight  string `json:"weight"`
 	Setting string `json:"setting,omitempty"` // as the old runtime calls it
 	Value   string `json:"value,omitempty"`
 	File    string `json:"file,omitempty"`
-	Means   string `json:"means"` // for the pods, or for whoever runs the node
+	Means   string `json:"means"` // for the pods, or for the administrator of the node
 }
 
 // madeFile is a file that berth needs besides its settings.
@@ -50,7 +50,7 @@ type madeFile struct {
 	why  string
 }
 
-// facts are what a translation has to know of the node.
+// facts are facts about the node that a translation needs.
 type facts struct {
 	Beside  bool                              // containerd goes on, without its CRI plug-in
 	SELinux bool                              // the node has it
@@ -59,7 +59,7 @@ type facts struct {
 	full    func(dir string) bool             // whether a directory has anything in it
 }
 
-// translation is what becomes of the settings of a runtime.
+// translation is the result of translating the settings of a runtime.
 type translation struct {
 	facts
 	settings []Setting
@@ -97,8 +97,7 @@ func isDefault(path []string, value any) bool {
 	return fmt.Sprint(v) == fmt.Sprint(value)
 }
 
-// set says what a setting of berth's is to be, because of a value of the old runtime's. What is so
-// anyway is left out.
+// set sets a setting of berth's, because of a value of the old runtime's. Defaults are left out.
 func (t *translation) set(from string, value any, path ...string) {
 	i := slices.IndexFunc(t.settings, func(s Setting) bool { return slices.Equal(s.path, path) })
 	if i >= 0 {
@@ -111,7 +110,7 @@ func (t *translation) set(from string, value any, path ...string) {
 	t.settings = append(t.settings, Setting{Key: dotted(path), Value: value, From: from, path: path})
 }
 
-// from says where a leaf was.
+// from is the place of a leaf.
 func (l *leaf) from() string {
 	if l == nil {
 		return "what holds where nothing is set"
@@ -129,7 +128,7 @@ func (t *translation) say(weight string, l *leaf, format string, args ...any) {
 	t.remarks = append(t.remarks, r)
 }
 
-// show is the text of a value, without what may be a secret.
+// show is the text of a value, with secrets hidden.
 func show(l *leaf) string {
 	for _, secret := range []string{"password", "auth", "token", "header", "_env", ".env"} {
 		if strings.Contains(strings.ToLower(l.key), secret) {
@@ -227,13 +226,13 @@ func (t *translation) carryDir(in tree, keys []string, to ...string) {
 
 // lost is a setting without a counterpart, or one that does not matter.
 type lost struct {
-	key    string // with * for any name, and ** for whatever follows
-	weight string // "" if it does not matter for pods, whatever it is
+	key    string // with * for any name, and ** for any rest
+	weight string // "" if no value of it matters for pods
 	means  string
-	usual  []any // values beside zero ones with which it does not matter either
+	usual  []any // values beside zero ones that do not matter either
 }
 
-// rest deals with what no translation has taken. What no rule is for is named, too.
+// rest reports settings that no translation has taken. A setting without a rule is named, too.
 func (t *translation) rest(in tree, rules []lost, nobody string) {
 	in.each(func(path []string, l *leaf) {
 		if l.used {
@@ -255,7 +254,7 @@ func (t *translation) rest(in tree, rules []lost, nobody string) {
 	})
 }
 
-// nothing reports whether a value says no more than that there is none.
+// nothing reports whether a value means that there is none.
 func nothing(v any) bool {
 	switch v := v.(type) {
 	case []any:
@@ -279,7 +278,7 @@ func matches(pattern, path []string) bool {
 	return len(pattern) == len(path)
 }
 
-// sorted puts what weighs most first, and keeps the order otherwise.
+// sorted puts the heaviest first, and keeps the order otherwise.
 func sorted(remarks []Remark) []Remark {
 	weight := map[string]int{Blocks: 0, Pods: 1, Note: 2}
 	slices.SortStableFunc(remarks, func(a, b Remark) int { return cmp.Compare(weight[a.Weight], weight[b.Weight]) })
@@ -311,7 +310,7 @@ func draft(settings []Setting, about string, hidden bool) []byte {
 		}
 		by[table] = append(by[table], s)
 	}
-	slices.Sort(tables) // what is in no table comes first
+	slices.Sort(tables) // values outside of tables come first
 	for _, table := range tables {
 		b.WriteString("\n")
 		if table != "" {

@@ -15,7 +15,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// leaf is a value of a file, which is not a table.
+// leaf is a value of a file that is not a table.
 type leaf struct {
 	value any
 	file  string // that has set it
@@ -67,8 +67,8 @@ func dotted(path []string) string {
 	return strings.Join(quoted, ".")
 }
 
-// merge puts what a later file has over t. Lists are appended to where appended is true, without what
-// is there already.
+// merge puts the values of a later file over t. Lists are appended to if appended is true, without
+// duplicates.
 func (t tree) merge(over tree, appended bool) {
 	for k, v := range over {
 		switch v := v.(type) {
@@ -110,7 +110,7 @@ func (t tree) sub(path ...string) tree {
 	return t
 }
 
-// names are those of the tables below a path, sorted.
+// names are the names of the tables in t, sorted.
 func (t tree) names() (names []string) {
 	for k, v := range t {
 		if _, ok := v.(tree); ok {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package page draws the history of a node: one HTML page with a row for each pod, from left to right
-// in time.
+// Package page draws the history of a node: one HTML page with a row for each pod, from left to
+// right in time.
 //
 // # Use
 //
@@ -15,24 +15,25 @@
 //
 //   - The file needs nothing else: no network, no other file, no font. Its Content-Security-Policy
 //     forbids every load, and every script but the one that is in it.
-//   - What pods, images, logs and errors say is data. It is never markup, on any path.
-//   - The file has at most [MaxBytes]. What does not fit is left out in the order of its importance,
-//     the routine first and the newest exit last, and the page says how much was left out.
-//   - What the page shows is in the Model, which is JSON.
-//   - Only who has the token gets an answer from the handler, and nobody can change anything with it.
+//   - The texts of pods, images, logs and errors are data. It is never markup, on any path.
+//   - The file has at most [MaxBytes]. If there is too much, the least important lines are left
+//     out, the routine first and the newest exit last, and the page shows how much was left out.
+//   - All content of the page is in the Model, which is JSON.
+//   - Only a client with the token gets an answer from the handler, and cannot change anything with
+//     it.
 //
 // # Never
 //
 // Nothing is asked of the service by the browser itself, and the page decides nothing.
 //
-// # What is where
+// # Files
 //
 //	model.go    Model: rows, bars, marks, lines
 //	history.go  History: records come in, and are kept by pod
 //	row.go      the records of one pod become a row
 //	kinds.go    which mark an event is, and how much it matters
-//	fold.go     what is left out where there is too much
+//	fold.go     leaving lines out if there is too much
 //	write.go    the compact form of a model, and the file
 //	serve.go    the handler: token, host, method, headers
-//	page.html, page.css, page.js are what the browser gets
+//	page.html, page.css, page.js are for the browser
 package page

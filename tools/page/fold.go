@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// fold says how much of a row is kept.
+// fold is how much of a row is kept.
 type fold struct {
 	from     weight // lines that are lighter are left out
 	lines    int    // of a row, the heaviest and of these the newest; 0: all

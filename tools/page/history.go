@@ -28,7 +28,7 @@ type entry struct {
 	before time.Time // of a start of berth: the instant of the record before
 }
 
-// History keeps the records of a node by what they are about. It is not safe for use by several
+// History keeps the records of a node by their objects. It is not safe for use by several
 // goroutines.
 type History struct {
 	byID  map[string][]entry // "" for the node
@@ -37,7 +37,7 @@ type History struct {
 	rowOf map[string]string  // by ID
 	last  uint64
 	prev  time.Time // the instant of the newest record
-	first time.Time // that of the oldest
+	first time.Time // the instant of the oldest
 }
 
 // cached is a row, and whether it has to be drawn anew.
@@ -63,8 +63,8 @@ func (h *History) Last() uint64 { return h.last }
 // Seen takes note that there is nothing to add up to a number.
 func (h *History) Seen(number uint64) { h.last = max(h.last, number) }
 
-// Add adds a record. The numbers have to ascend. A record that cannot be read is an error and is left
-// out; one of a newer berth is shown as what it is.
+// Add adds a record. The numbers have to ascend. A record that cannot be read is an error and is
+// left out; one of a newer berth is shown by its kind.
 func (h *History) Add(r recorder.Record) error {
 	h.last = max(h.last, r.Number)
 	var kind struct {
@@ -102,7 +102,7 @@ func (h *History) Add(r recorder.Record) error {
 	return nil
 }
 
-// words makes words of the kind of an event that this berth does not know: PodMoved, pod moved.
+// words turns the kind of an event that this berth does not know into words: PodMoved, pod moved.
 func words(kind string) string {
 	var b strings.Builder
 	for i, c := range kind {
@@ -141,7 +141,7 @@ func (h *History) place(id string) {
 
 func short(id string) string { return id[:min(len(id), 13)] }
 
-// Forget drops what is older than an instant, and rows of which nothing is left.
+// Forget drops entries older than an instant, and rows without any left.
 func (h *History) Forget(before time.Time) {
 	for id, list := range h.byID {
 		i := slices.IndexFunc(list, func(n entry) bool { return !n.at.Before(before) })
@@ -205,8 +205,8 @@ func (h *History) Model(w Window, live *Live) Model {
 	return m
 }
 
-// addQuiet adds what the history does not have since nothing happened to it in all that time: pods that
-// are there, and the sandboxes of those that began before.
+// addQuiet adds objects without a record in the whole history: existing pods, and the sandboxes of
+// those that began before.
 func (m *Model) addQuiet(live *Live) {
 	at := map[string]int{}
 	for i, r := range m.Rows {
@@ -242,7 +242,7 @@ func (m *Model) addQuiet(live *Live) {
 	slices.SortFunc(m.Rows, func(x, y Row) int { return strings.Compare(x.Name, y.Name) })
 }
 
-// node adds what happened to berth, to containerd and to the machine.
+// node adds the events of berth, containerd and the machine.
 func (h *History) node(m *Model) {
 	var stopped time.Time
 	lost, unread := 0, 0
@@ -337,5 +337,4 @@ func bound(s string) string {
 	return strings.ToValidUTF8(s[:maxText], "") + "..."
 }
 
-// byTime sorts entries that come from several IDs.
 func byTime(x, y entry) int { return cmp.Or(x.at.Compare(y.at), cmp.Compare(x.number, y.number)) }

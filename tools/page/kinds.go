@@ -9,19 +9,19 @@ import (
 	"berth/internal/base/exit"
 )
 
-// weight says how much an entry matters to a person who looks at a whole node. Where not everything
+// weight is how much an entry matters to a person who looks at a whole node. Where not everything
 // fits on the page, the lightest go first.
 type weight int
 
 const (
 	routine weight = iota // steps on the way
-	usual                 // what began and ended
-	notable               // what may have to be looked into
-	grave                 // what a person looks for
+	usual                 // beginnings and ends
+	notable               // entries that may need an investigation
+	grave                 // entries that a person looks for
 )
 
-// weights are those of the kinds of events that are not routine. A kind is named by its text, so that
-// one of a newer berth can be drawn as well.
+// weights are the weights of the kinds of events that are not routine. A kind is named by its text,
+// so that one of a newer berth can be drawn as well.
 var weights = map[string]weight{
 	"SandboxReady":     usual,
 	"ContainerCreated": usual,
@@ -61,7 +61,7 @@ var weights = map[string]weight{
 	"AttemptPanicked":  grave,
 }
 
-// plain are the marks that an event of a kind is, whatever else happened.
+// plain are the marks of kinds of events that have the same mark in every context.
 var plain = map[string]MarkKind{
 	"SandboxNotMade":   NotMade,
 	"ContainerNotMade": NotMade,
@@ -76,7 +76,6 @@ var plain = map[string]MarkKind{
 	"HistoryUnread":    HistoryGap,
 }
 
-// weightOf returns the weight of an entry.
 func weightOf(n entry) weight {
 	w := weights[n.kind]
 	if w < notable && n.line.Err != "" {
@@ -85,7 +84,7 @@ func weightOf(n entry) weight {
 	return w
 }
 
-// exitKind returns the mark of an end. stopped says that a stop was asked for before.
+// exitKind returns the mark of an end. stopped is set if a stop was requested before.
 func exitKind(e event.Exit, stopped bool) MarkKind {
 	switch {
 	case e.OOM:
@@ -100,7 +99,6 @@ func exitKind(e event.Exit, stopped bool) MarkKind {
 	return ExitError
 }
 
-// exitText says how something ended.
 func exitText(e event.Exit, kind MarkKind) string {
 	text := fmt.Sprintf("ended with code %d, %s", e.Code, e.Reason)
 	if kind == ExitUnknown {

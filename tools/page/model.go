@@ -4,7 +4,7 @@ package page
 
 import "time"
 
-// Model is what a page shows.
+// Model is the content of a page.
 type Model struct {
 	Host    string    `json:"host,omitempty"` // the name of the node
 	Version string    `json:"version,omitempty"`
@@ -12,10 +12,10 @@ type Model struct {
 	From    time.Time `json:"from"`
 	To      time.Time `json:"to"`
 	Rows    []Row     `json:"rows"` // one for each pod, by NAMESPACE/POD
-	// Node is what happened to berth, containerd and the machine, and Away when berth was not there.
+	// Node lists the events of berth, containerd and the machine, and Away the times without a berth.
 	Node []Mark `json:"node,omitempty"`
 	Away []Away `json:"away,omitempty"`
-	// Missing says in words what the history lacks.
+	// Missing describes the gaps of the history.
 	Missing []string `json:"missing,omitempty"`
 	Folded  Folded   `json:"folded"`
 	Live    *Live    `json:"live,omitempty"`
@@ -23,7 +23,7 @@ type Model struct {
 	Last uint64 `json:"last"`
 }
 
-// Away is a time at which no berth ran. Where berth was killed or the machine went down, the instant
+// Away is a time at which no berth ran. If berth was killed or the machine went down, the instant
 // is not known, and From is that of the last record before.
 type Away struct {
 	From time.Time `json:"from"`
@@ -46,25 +46,26 @@ func (f *Folded) add(x Folded) {
 	f.Logs += x.Logs
 }
 
-// Row is what happened to one pod, with all that had its name.
+// Row is the history of one pod, with all objects that had its name.
 type Row struct {
-	Name       string            `json:"name"` // NAMESPACE/POD, or an ID where that is not known
-	Namespace  string            `json:"namespace"`
-	Pod        string            `json:"pod"`
-	UID        string            `json:"uid,omitempty"`
-	Containers []string          `json:"containers"` // names, in the order of their appearance
-	IDs        map[string]string `json:"ids"`        // of the latest, by the name; that of the sandbox is under ""
-	Bars       []Bar             `json:"bars"`
-	Marks      []Mark            `json:"marks"`
-	Lines      []Line            `json:"lines"`
-	Crashes    []Crash           `json:"crashes,omitempty"`
+	Name       string   `json:"name"` // NAMESPACE/POD, or an ID where that is not known
+	Namespace  string   `json:"namespace"`
+	Pod        string   `json:"pod"`
+	UID        string   `json:"uid,omitempty"`
+	Containers []string `json:"containers"` // names, in the order of their appearance
+	// of the latest, by name; the ID of the sandbox is under ""
+	IDs     map[string]string `json:"ids"`
+	Bars    []Bar             `json:"bars"`
+	Marks   []Mark            `json:"marks"`
+	Lines   []Line            `json:"lines"`
+	Crashes []Crash           `json:"crashes,omitempty"`
 	// Counts are how many marks of each kind there are, those that were left out included.
 	Counts map[MarkKind]int `json:"counts"`
 	Folded Folded           `json:"folded"`
 	Last   uint64           `json:"last"` // the number of the newest record
 }
 
-// BarKind says what a bar is.
+// BarKind is the kind of a bar.
 type BarKind string
 
 // The bars.
@@ -73,7 +74,7 @@ const (
 	BarPull    BarKind = "pull"
 	BarCreate  BarKind = "create"  // a sandbox or a container is made, or started
 	BarRun     BarKind = "run"     // from RUNNING to the end
-	BarRelease BarKind = "release" // what it held is given back
+	BarRelease BarKind = "release" // its holds are being released
 	BarFolded  BarKind = "folded"  // several attempts, of which only the number is left
 )
 
@@ -82,25 +83,25 @@ type Bar struct {
 	Kind      BarKind   `json:"kind"`
 	Container string    `json:"container,omitempty"` // "" for the sandbox
 	Attempt   uint32    `json:"attempt"`
-	From      time.Time `json:"from,omitzero"` // zero: before what the history has
+	From      time.Time `json:"from,omitzero"` // zero: before the beginning of the history
 	To        time.Time `json:"to,omitzero"`   // zero: it goes on
-	// Held says that it does not get on, and Note why; or which image is pulled; or, of BarFolded, how
-	// many marks of each kind there were.
+	// Held is set if it does not get on, and Note is the reason; or the image that is pulled; or,
+	// for BarFolded, how many marks of each kind there were.
 	Held bool   `json:"held,omitempty"`
 	Note string `json:"note,omitempty"`
 	N    int    `json:"n,omitempty"` // of BarFolded: how many attempts
 }
 
-// MarkKind says what a mark is.
+// MarkKind is the kind of a mark.
 type MarkKind string
 
-// The marks. Those of an end:
+// The marks. Marks of an end:
 const (
 	ExitCompleted MarkKind = "completed"
 	ExitError     MarkKind = "error"
 	ExitOOM       MarkKind = "oom"
 	ExitStopped   MarkKind = "stopped" // a stop was asked for, and it did not end with 0
-	ExitUnknown   MarkKind = "unknown" // nobody knows the code
+	ExitUnknown   MarkKind = "unknown" // the code is not known
 )
 
 // Others of a pod:
@@ -112,7 +113,7 @@ const (
 	ShimLost    MarkKind = "shim-lost"
 )
 
-// Those of the node:
+// Marks of the node:
 const (
 	BerthUp       MarkKind = "berth" // berth started, after a stop or for the first time
 	BerthKilled   MarkKind = "berth-killed"
@@ -130,7 +131,7 @@ type Mark struct {
 	Text      string    `json:"text"`
 }
 
-// Line is an entry in words, as `berth timeline` has it.
+// Line is an entry in words, as in `berth timeline`.
 type Line struct {
 	Number    uint64    `json:"number"`
 	At        time.Time `json:"at"`
@@ -165,8 +166,8 @@ type Live struct {
 	Warnings   []string    `json:"warnings,omitempty"`
 	Node       NodeUse     `json:"node"`
 	Pods       []PodUse    `json:"pods"`
-	Held       []Held      `json:"held"` // what is being done, or waits to be tried again
-	// Missing says what could not be asked.
+	Held       []Held      `json:"held"` // in progress, or waiting for another attempt
+	// Missing lists questions without an answer.
 	Missing []string `json:"missing,omitempty"`
 }
 
@@ -177,7 +178,7 @@ type Condition struct {
 	Why   string `json:"why,omitempty"`
 }
 
-// NodeUse is what the node uses. Numbers are 0 where they are not known.
+// NodeUse is the resource use of the node. Unknown numbers are 0.
 type NodeUse struct {
 	CPUs      int     `json:"cpus,omitempty"`
 	Load1     float64 `json:"load1,omitempty"`
@@ -189,7 +190,7 @@ type NodeUse struct {
 	Memory    uint64  `json:"pods_memory_bytes"`
 }
 
-// PodUse is what a pod uses. A nil number is not known.
+// PodUse is the resource use of a pod. A nil number is not known.
 type PodUse struct {
 	Row        string         `json:"row"` // NAMESPACE/POD
 	Ready      bool           `json:"ready"`
@@ -198,7 +199,7 @@ type PodUse struct {
 	Containers []ContainerUse `json:"containers,omitempty"`
 }
 
-// ContainerUse is what a container uses.
+// ContainerUse is the resource use of a container.
 type ContainerUse struct {
 	Name      string  `json:"name"`
 	State     string  `json:"state"`
@@ -219,5 +220,5 @@ type Held struct {
 	Until     time.Time `json:"until,omitzero"`
 	Tries     int       `json:"tries"`
 	Err       string    `json:"error,omitempty"`
-	Text      string    `json:"text"` // in words, as `berth timeline` has it
+	Text      string    `json:"text"` // in words, as in `berth timeline`
 }

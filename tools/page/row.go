@@ -19,7 +19,7 @@ type drawing struct {
 	lives  []*life
 	stops  map[string][]time.Time // of sandboxes, by their IDs
 	made   map[string][]madeAt    // containers, by sandbox and name
-	latest map[string]time.Time   // what IDs were chosen by
+	latest map[string]time.Time   // the instants by which IDs were chosen
 	crash  map[string]event.ContainerCrashed
 }
 
@@ -28,7 +28,7 @@ type madeAt struct {
 	at time.Time
 }
 
-// life is what happened to one sandbox or container, as far as it was read.
+// life is the history of one sandbox or container, as far as it was read.
 type life struct {
 	id      string
 	names   event.Names
@@ -55,7 +55,7 @@ type stopAsked struct {
 	at time.Time
 }
 
-// draw makes the row of some IDs, which are those of one pod.
+// draw makes the row of the IDs of one pod.
 func (h *History) draw(name string, ids []string) Row {
 	d := &drawing{
 		row: Row{
@@ -117,7 +117,6 @@ func (h *History) draw(name string, ids []string) Row {
 	return d.row
 }
 
-// bar adds a bar of a life.
 func (d *drawing) bar(l *life, b Bar) {
 	b.Container, b.Attempt = l.names.Container, l.names.Attempt
 	d.row.Bars = append(d.row.Bars, b)
@@ -232,7 +231,7 @@ func (d *drawing) pulled(l *life, image string, at time.Time, took time.Duration
 // drawn as one bar.
 const soon = time.Second
 
-// finish draws what is known once all entries were read.
+// finish draws the parts that are known once all entries were read.
 func (d *drawing) finish(l *life) {
 	for image, from := range l.pulls {
 		d.bar(l, Bar{Kind: BarPull, From: from, Note: image})
@@ -268,7 +267,7 @@ func (d *drawing) finish(l *life) {
 // container draws the run of a container, its end, and the stops that it alone was asked for.
 func (d *drawing) container(l *life, ended time.Time) {
 	ended = cmp.Or(ended, l.removed)
-	// What the history has no beginning of ran already before it, unless it never did.
+	// An object without a beginning in the history ran already before it, unless it never did.
 	before := l.created.IsZero() && !l.notMade && l.silent.IsZero() && (l.exit == nil || l.exit.Witness != exit.Start)
 	if !l.ready.IsZero() || before {
 		d.bar(l, Bar{Kind: BarRun, From: l.ready, To: ended})
@@ -316,7 +315,6 @@ func aloneText(s stopAsked) string {
 	return text
 }
 
-// addCrashes adds the last of each series of crashes.
 func (d *drawing) addCrashes() {
 	for _, name := range d.row.Containers {
 		e, ok := d.crash[name]

@@ -20,26 +20,26 @@ import (
 )
 
 const (
-	// pollEvery is how often an open page asks for what is new.
+	// pollEvery is how often an open page asks for changes.
 	pollEvery = 2 * time.Second
-	// freshFor is how long an answer of the source is good for. However many pages are open, the service
-	// is asked once in that time.
+	// freshFor is how long an answer of the source is good for. However many pages are open, the
+	// service is asked once in that time.
 	freshFor = time.Second
 	// askTimeout is how long the service may take.
 	askTimeout = 20 * time.Second
 )
 
-// Source says how things are. The handler asks for one model at a time.
+// Source returns the current model. The handler asks for one model at a time.
 type Source func(ctx context.Context) (Model, error)
 
-// NewToken returns a token that nobody can guess: 256 random bits.
+// NewToken returns a token that cannot be guessed: 256 random bits.
 func NewToken() string {
 	b := make([]byte, 32)
 	_, _ = rand.Read(b) // it never fails
 	return hex.EncodeToString(b)
 }
 
-// Handler serves the page to who has the token, and to nobody else.
+// Handler serves the page only to clients with the token.
 type Handler struct {
 	token  string
 	source Source
@@ -50,7 +50,7 @@ type Handler struct {
 	fold  fold
 }
 
-// NewHandler returns a handler that serves what a source says.
+// NewHandler returns a handler that serves the models of a source.
 func NewHandler(token string, source Source) *Handler {
 	return &Handler{token: token, source: source}
 }
@@ -88,8 +88,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// ownHost reports whether a browser asked for this machine by a name that no server of names can give
-// to another one. A page of somebody else's whose name leads here, too, does not.
+// ownHost reports whether a browser asked for this machine by a name that no server of names can
+// give to another one. A page of somebody else's whose name leads here, too, does not.
 func ownHost(host string) bool {
 	name := host
 	if n, _, err := net.SplitHostPort(host); err == nil {
@@ -134,7 +134,7 @@ func (h *Handler) page(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(document(data, "'self'"))
 }
 
-// data answers an open page: the rows with something newer than what it has, and how things are now.
+// data answers an open page: the rows with newer lines than it has, and the current state.
 func (h *Handler) data(w http.ResponseWriter, r *http.Request) {
 	after, err := strconv.ParseUint(r.URL.Query().Get("after"), 10, 64)
 	if err != nil {

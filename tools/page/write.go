@@ -27,8 +27,8 @@ var pageCSS []byte
 //go:embed page.js
 var pageJS []byte
 
-// room is how large the data of a page may be: what is left besides the rest, which has the policy in
-// it.
+// room is how large the data of a page may be: the rest besides the fixed parts, including the
+// policy.
 var room = MaxBytes - len(pageHTML) - len(pageCSS) - len(pageJS) - 2048
 
 // Write writes a model as one HTML file.
@@ -65,8 +65,9 @@ func digest(text []byte) string {
 	return base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// compact returns the data of a page, as small as it has to be, and how it was folded. encoding/json
-// writes <, > and & as escapes, so that nothing in it ends a script or begins a comment.
+// compact returns the data of a page, as small as it has to be, and how it was folded.
+// encoding/json writes <, > and & as escapes, so that nothing in it ends a script or begins a
+// comment.
 func compact(m Model, limit int, poll time.Duration) ([]byte, fold, error) {
 	var data []byte
 	var err error
@@ -79,7 +80,8 @@ func compact(m Model, limit int, poll time.Duration) ([]byte, fold, error) {
 		}
 		return b, nil
 	}
-	// The folds make a page smaller and smaller, so half of those that are left are passed by at a time.
+	// The folds make a page smaller and smaller, so half of those that are left are passed by at a
+	// time.
 	first, last := 0, len(folds)
 	var fits []byte
 	for first < last {
@@ -159,24 +161,28 @@ type compactModel struct {
 	Live    *Live        `json:"live"`
 	Last    uint64       `json:"last"`
 	Partial bool         `json:"partial,omitempty"` // it has the rows alone that have changed
-	Poll    int64        `json:"poll,omitempty"`    // how often to ask for what is new, in milliseconds; 0: never
+	// how often to ask for changes, in milliseconds; 0: never
+	Poll int64 `json:"poll,omitempty"`
 }
 
-// In a row, lists of numbers lie one after the other, and instants are the milliseconds since the one
-// before in the same list.
+// In a row, lists of numbers lie one after the other, and instants are the milliseconds since the
+// one before in the same list.
 type compactRow struct {
 	Name       string            `json:"n"`
 	Namespace  string            `json:"ns"`
 	UID        string            `json:"uid"`
 	Containers []string          `json:"c"`
 	IDs        map[string]string `json:"ids"`
-	Bars       []int64           `json:"b"`           // kind, container, attempt, from, length or -1: it goes on
-	More       [][4]int64        `json:"e,omitempty"` // of a bar, by its place: 1 if held and 2 if it began before, note, n
-	Marks      []int64           `json:"m"`           // kind, container, attempt, at, text
-	Lines      []int64           `json:"l"`           // at, container, attempt, what, detail, error, by
-	Crashes    []Crash           `json:"x,omitempty"`
-	Counts     map[MarkKind]int  `json:"k"`
-	Folded     Folded            `json:"f"`
+	// kind, container, attempt, from, length or -1: it goes on
+	Bars []int64 `json:"b"`
+	// of a bar, by its place: 1 if held and 2 if it began before, note, n
+	More  [][4]int64 `json:"e,omitempty"`
+	Marks []int64    `json:"m"` // kind, container, attempt, at, text
+	// at, container, attempt, what, detail, error, by
+	Lines   []int64          `json:"l"`
+	Crashes []Crash          `json:"x,omitempty"`
+	Counts  map[MarkKind]int `json:"k"`
+	Folded  Folded           `json:"f"`
 }
 
 // words numbers texts.

@@ -49,7 +49,7 @@ func enterGroup() (*group, error) {
 	return &group{path: path, dir: dir}, nil
 }
 
-// delegated returns the directory of the cgroup that this process is in, if it is the user's.
+// delegated returns the directory of this process's cgroup, if it is the user's.
 func delegated() (string, error) {
 	text, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -77,7 +77,6 @@ func delegated() (string, error) {
 	return "", errors.New("find a cgroup: the unified hierarchy (cgroup v2) is not mounted")
 }
 
-// move moves this process into a group.
 func move(dir string) error {
 	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte("0"), 0); err != nil {
 		return fmt.Errorf("move berth into cgroup %s: %w", dir, err)
@@ -104,8 +103,8 @@ func turnOn(dir string) error {
 	return nil
 }
 
-// leave removes what is left below the delegated group, in which nothing runs any more, and moves this
-// process back. Controllers can be turned off, and the process be moved, when no group below has them.
+// leave removes the empty groups below the delegated group, and moves this process back.
+// Controllers can be turned off, and the process be moved, when no group below has them.
 func (g *group) leave() error {
 	defer g.dir.Close()
 	if err := removeBelow(g.path, own); err != nil {
@@ -124,7 +123,8 @@ func (g *group) leave() error {
 	return removeBelow(g.path, "")
 }
 
-// removeBelow removes the groups below a group, the lowest first, but for the one that is called but.
+// removeBelow removes the groups below a group, the lowest first, but for the one that is called
+// but.
 func removeBelow(path, but string) error {
 	entries, err := os.ReadDir(path)
 	if err != nil {

@@ -13,16 +13,16 @@ import (
 	"strings"
 )
 
-// Where the administrator says which IDs a user may map (subuid(5), subgid(5)).
+// Files in which the administrator lists the IDs that a user may map (subuid(5), subgid(5)).
 const (
 	subuid = "/etc/subuid"
 	subgid = "/etc/subgid"
 )
 
-// enough is how many IDs images may be expected to use: those of an ordinary system, with nobody.
+// enough is how many IDs images may be expected to use: those of an ordinary system, including the
+// user nobody.
 const enough = 65536
 
-// span is a range of IDs.
 type span struct{ first, n uint32 }
 
 // ids are the IDs that the user may map, behind the user's own.
@@ -57,8 +57,8 @@ func findIDs() (ids, error) {
 }
 
 // spansOf returns the ranges of a user, who is called by a name or a number, in the text of a
-// subuid(5). Other lines are not this program's to judge. A range that overlaps an earlier one, such as the
-// same one under both names, is left out: newuidmap(1) maps no ID twice.
+// subuid(5). Other lines are not this program's to judge. A range that overlaps an earlier one,
+// such as the same one under both names, is left out: newuidmap(1) maps no ID twice.
 func spansOf(text string, names []string) []span {
 	var spans []span
 	for line := range strings.Lines(text) {

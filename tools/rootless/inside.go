@@ -19,12 +19,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// initStep is the word in the arguments of a program that was executed again, with capabilities.
+// initStep marks the arguments of a program that was executed again, with capabilities.
 const initStep = "init"
 
 var errNotForPeople = errors.New("this command is one that berth rootless starts: run berth rootless")
 
-// encode returns the arguments that [Inside] takes, before those of the command.
+// encode returns the arguments for [Inside], before those of the command.
 func encode(o Options) []string { return []string{strconv.FormatBool(o.Restart), o.Program} }
 
 // Inside runs the command of [Options] as the first process of the namespaces, and returns its exit
@@ -44,14 +44,14 @@ func Inside(args []string) (code int, err error) {
 	return 0, syscall.Exec("/proc/self/exe", slices.Insert(slices.Clone(os.Args), at, initStep), os.Environ()) //nolint:gosec // this program
 }
 
-// initialize makes the namespaces a place where berth finds what it needs, and runs the command.
+// initialize prepares the namespaces for berth, and runs the command.
 func initialize(pipe *os.File, args []string) (int, error) {
 	unix.CloseOnExec(alive)
 	if len(args) < 3 {
 		return 0, errNotForPeople
 	}
 	restart, program := args[0] == "true", args[1]
-	go func() { // the kernel ends everything inside with this process, which is the first one
+	go func() { // the kernel ends all processes inside with this one, which is the first
 		_, _ = pipe.Read(make([]byte, 1))
 		os.Exit(1)
 	}()
@@ -83,15 +83,16 @@ func initialize(pipe *os.File, args []string) (int, error) {
 // crashed is the exit code of a Go program that has panicked.
 const crashed = 2
 
-// supervise runs the command until it ends by itself, and reaps what has lost its parent. One that is killed,
-// or that crashes, is started again where restart is set.
+// supervise runs the command until it ends by itself, and reaps orphaned processes. One that is
+// killed, or that crashes, is started again if restart is set.
 func supervise(program string, argv []string, restart bool) (int, error) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGHUP, os.Interrupt)
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, syscall.SIGCHLD)
 	environment := append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "PATH=") }),
-		"PATH="+os.Getenv("PATH")+":/usr/local/sbin:/usr/sbin:/sbin") // a user's has neither iptables nor ip
+		// a user's has neither iptables nor ip
+		"PATH="+os.Getenv("PATH")+":/usr/local/sbin:/usr/sbin:/sbin")
 	asked := false
 	for {
 		p, err := os.StartProcess(program, argv, &os.ProcAttr{
@@ -128,7 +129,8 @@ func supervise(program string, argv []string, restart bool) (int, error) {
 	}
 }
 
-// reap takes all processes that have ended, and returns how the one with pid did if it is among them.
+// reap takes all processes that have ended, and returns how the one with pid did if it is among
+// them.
 func reap(pid int) (st unix.WaitStatus, ended bool) {
 	for {
 		var one unix.WaitStatus

@@ -18,9 +18,9 @@ const (
 	resolver = "/etc/resolv.conf"
 )
 
-// mounts mounts what has to be of these namespaces: processes, networks, cgroups, and a /run that the
-// user may write to, in which the user's own directory is the same as outside. The kernel removes all
-// of it with the namespaces.
+// mounts mounts the file systems that must belong to these namespaces: processes, networks,
+// cgroups, and a /run that the user may write to, in which the user's own directory is the same as
+// outside. The kernel removes all of it with the namespaces.
 func mounts() error {
 	names, err := os.ReadFile(resolver)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -40,7 +40,8 @@ func mounts() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("keep mounts to these namespaces: %w", err)
 	}
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil { // for mountPropagation of pods
+	// for mountPropagation of pods
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
 		return fmt.Errorf("share mounts with pods: %w", err)
 	}
 	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
@@ -70,9 +71,9 @@ func mounts() error {
 	return nameServers(names)
 }
 
-// nameServers puts the name servers in the place of those of the host, whose /etc/resolv.conf may be a
-// link into the host's /run, and whose servers may be on the host's loopback. names is what the host
-// has; where slirp4netns has made an interface, its server is asked.
+// nameServers replaces the host's /etc/resolv.conf, because it may be a link into the host's /run,
+// and its servers may be on the host's loopback. names is the host's file; if slirp4netns has made
+// an interface, its server is asked.
 func nameServers(names []byte) error {
 	if _, err := os.Stat("/sys/class/net/tap0"); err == nil {
 		names = []byte("nameserver " + nameserver + "\n")
@@ -82,7 +83,7 @@ func nameServers(names []byte) error {
 		return err
 	}
 	at, err := filepath.EvalSymlinks(resolver)
-	if errors.Is(err, fs.ErrNotExist) { // there is none, or it is a link to what is hidden now
+	if errors.Is(err, fs.ErrNotExist) { // there is none, or it is a link to a hidden file
 		link, err := os.Readlink(resolver)
 		if err != nil {
 			return nil

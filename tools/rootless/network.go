@@ -19,8 +19,9 @@ const nameserver = "10.0.2.3"
 // slirpTimeout is how long slirp4netns may take to make its interface.
 const slirpTimeout = 30 * time.Second
 
-// connect connects the network namespace of a process to the networks of the host, with the user's own
-// rights, and says on say if it cannot: pods reach each other all the same. end ends the connection.
+// connect connects the network namespace of a process to the networks of the host, with the user's
+// own rights, and writes a line to say if it cannot: pods reach each other all the same. end ends
+// the connection.
 func connect(pid int, say io.Writer) (end func()) {
 	end, err := startSlirp(pid, say)
 	if err != nil {
@@ -41,7 +42,8 @@ func startSlirp(pid int, say io.Writer) (end func(), err error) {
 		return nil, err
 	}
 	defer r.Close()
-	stopped, stop, err := os.Pipe() // slirp4netns ends when nobody has stop open any more, so also after a kill of this process
+	// slirp4netns ends when no process has stop open any more, so also after a kill of this process
+	stopped, stop, err := os.Pipe()
 	if err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
@@ -49,7 +51,8 @@ func startSlirp(pid int, say io.Writer) (end func(), err error) {
 		"--ready-fd=3", "--exit-fd=4", strconv.Itoa(pid), "tap0")
 	cmd.Stderr = say
 	cmd.ExtraFiles = []*os.File{w, stopped}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is for the command, which may need the network to end
+	// a Ctrl-C is for the command, which may need the network to end
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	err = cmd.Start()
 	_ = w.Close()
 	_ = stopped.Close()

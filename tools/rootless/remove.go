@@ -12,8 +12,8 @@ import (
 )
 
 // RemoveAll removes a directory of the user's with everything that containers have made in it. It
-// makes a user namespace for that, in which the user is root and has all of the user's IDs. What is
-// neither the user's nor of those IDs stays, and is an error.
+// makes a user namespace for that, in which the user is root and has all of the user's IDs. Files
+// that belong neither to the user nor to those IDs stay, and are an error.
 func RemoveAll(dir string) error {
 	ids, err := findIDs()
 	if err != nil {
@@ -24,8 +24,8 @@ func RemoveAll(dir string) error {
 		return err
 	}
 	defer w.Close()
-	// A process that was executed before its IDs are mapped has no capabilities, and rm needs some: the
-	// shell waits for a line that says that they are.
+	// A process that was executed before its IDs are mapped has no capabilities, and rm needs some:
+	// the shell waits for a line that confirms the mapping.
 	child := exec.Command("sh", "-c", `read _ <&3 && exec rm -rf -- "$0"`, dir) //nolint:gosec // a directory of the user's
 	var said bytes.Buffer
 	child.Stderr = &said

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/term"
 )
 
-// Options say what runs in the namespaces. All of them are needed, but for Restart.
+// Options describe the command to run in the namespaces. All of them are needed, but for Restart.
 type Options struct {
 	Program string   // path of the command
 	Args    []string // its name, and its arguments
@@ -24,12 +24,13 @@ type Options struct {
 	Err     io.Writer
 }
 
-// alive is the descriptor of a pipe in the first process of the namespaces. A byte says that the IDs
-// are mapped, and the pipe's end that the process outside has ended.
+// alive is the descriptor of a pipe in the first process of the namespaces. A byte means that the
+// IDs are mapped, and the pipe's end that the process outside has ended.
 const alive = 3
 
-// Run runs a command in namespaces of the user's own until it ends, and returns its exit code. SIGTERM
-// and SIGHUP are passed on. An error says what this host or its administrator would have to give to the user.
+// Run runs a command in namespaces of the user's own until it ends, and returns its exit code.
+// SIGTERM and SIGHUP are passed on. An error names the permission that this host or its
+// administrator would have to give to the user.
 func Run(o Options) (code int, err error) {
 	if os.Getuid() == 0 {
 		return 0, errors.New("berth rootless is for a user without root: as root, run the command without it")
@@ -84,8 +85,8 @@ func Run(o Options) (code int, err error) {
 	return wait(child, signals)
 }
 
-// wait passes signals on until the first process of the namespaces has ended. A terminal has sent its
-// SIGINT to the command already.
+// wait passes signals on until the first process of the namespaces has ended. A terminal has sent
+// its SIGINT to the command already.
 func wait(child *exec.Cmd, signals <-chan os.Signal) (int, error) {
 	done := make(chan error, 1)
 	go func() { done <- child.Wait() }()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command faulty fails, stalls or dies on demand. Under the name of runc, of a CNI plug-in or of
-// containerd's shim it does what that program does, but for the steps that a rule is about. berth's
+// containerd's shim it does the work of that program, except for the steps with a rule. berth's
 // fault tests put it in their places.
 //
 // It is installed as BASE/ANY/NAME, with the program that it replaces at BASE/real/NAME (the shim
@@ -13,18 +13,18 @@
 //	shim.METHOD             Create, Start, Kill, Delete, Wait, State, Shutdown ... of the task service
 //	shim.exit-event         the publishing of a TaskExit; oom-event, start-event and so on likewise
 //	shim.bootstrap          the start of a shim
-//	shim.cleanup            what containerd calls once a shim died
+//	shim.cleanup            the program that containerd calls once a shim died
 //
-// Its first line says what happens:
+// The first line of a rule is the fault:
 //
 //	stall [60s]             wait, at most so long, until the rule is gone; then go on
-//	fail TEXT               an error that says TEXT
+//	fail TEXT               an error with the text TEXT
 //	die                     SIGKILL to itself
 //	swallow                 succeed without doing it
 //	stall-after, fail-after TEXT, die-after     the same after the step was done and before its caller
 //	                                            gets the answer
 //
-// and further lines what it is limited to:
+// and further lines limit it:
 //
 //	id PREFIX               a container or pod whose ID begins so; several lines: any of these
 //	times N                 the first N times

@@ -14,8 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hold is the program of a container that one SIGKILL does not end: a child traces each of its threads,
-// and lets none of them pass its exit. That needs no privilege. It says "held" once that is so.
+// hold is the program of a container that one SIGKILL does not end: a child traces each of its
+// threads, and lets none of them pass its exit. That needs no privilege. It prints "held" once that
+// is so.
 func hold(args []string) {
 	if len(args) == 0 {
 		signal.Ignore(unix.SIGTERM)

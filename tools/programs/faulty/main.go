@@ -49,7 +49,7 @@ func runcStep(args []string) (command, id string) {
 	return command, id
 }
 
-// runcError says what is wrong as runc does: on standard error, and in the file of --log.
+// runcError reports an error as runc does: on standard error, and in the file of --log.
 func runcError(err error) {
 	fmt.Fprintln(os.Stderr, err)
 	i := slices.Index(os.Args, "--log")
@@ -65,12 +65,12 @@ func runcError(err error) {
 	_ = json.NewEncoder(f).Encode(map[string]string{"level": "error", "msg": err.Error(), "time": time.Now().Format(time.RFC3339Nano)})
 }
 
-// cniError says what is wrong as CNI wants it, on standard output.
+// cniError reports an error in CNI's form, on standard output.
 func cniError(err error) {
 	_ = json.NewEncoder(os.Stdout).Encode(map[string]any{"cniVersion": "1.0.0", "code": 100, "msg": err.Error()})
 }
 
-// stand runs the real program, or does what the rule says.
+// stand runs the real program, or applies the rule.
 func stand(name, step, id string, report func(error)) {
 	r, ok := find(name+"."+step, id)
 	if ok {

@@ -22,7 +22,7 @@ func base() string {
 	return filepath.Dir(filepath.Dir(exe))
 }
 
-// rule is what is to happen at one step.
+// rule is the fault for one step.
 type rule struct {
 	path   string
 	action string
@@ -84,11 +84,11 @@ func complain(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "faulty: "+format+"\n", args...)
 }
 
-// errSwallowed says that the step is not to be done, and that it succeeds.
+// errSwallowed means that the step is not to be done, and that it succeeds.
 var errSwallowed = errors.New("swallowed")
 
-// before does what a rule asks for ahead of its step. An error other than errSwallowed is the
-// step's.
+// before carries out the part of a rule that precedes its step. An error other than errSwallowed is
+// the step's.
 func (r rule) before() error {
 	switch r.action {
 	case "stall":
@@ -103,7 +103,7 @@ func (r rule) before() error {
 	return nil
 }
 
-// after does what a rule asks for once its step was done.
+// after carries out the part of a rule that follows its step.
 func (r rule) after() error {
 	switch r.action {
 	case "stall-after":

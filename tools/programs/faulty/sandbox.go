@@ -42,7 +42,7 @@ func init() {
 	})
 }
 
-// sandboxed says that this shim has a sandbox.
+// sandboxed is set if this shim has a sandbox.
 var sandboxed atomic.Bool
 
 // sandboxes serves the one sandbox of a shim.
@@ -50,10 +50,11 @@ type sandboxes struct {
 	down  shutdown.Service
 	ended chan struct{}
 
-	mu       sync.Mutex
-	id       string
-	netns    string
-	pinned   bool // nobody has said what the pod is: the shim itself is the sandbox, as of tools/programs/shim
+	mu    sync.Mutex
+	id    string
+	netns string
+	// the kind of pod was not given: the shim itself is the sandbox, as with tools/programs/shim
+	pinned   bool
 	pid      int
 	began    time.Time
 	status   int
@@ -92,7 +93,8 @@ func (s *sandboxes) start() error {
 	}
 	args := []string{filepath.Join(base(), "libexec", "pause")}
 	if s.netns != "" {
-		args = append([]string{"nsenter", "--net=" + s.netns, "--"}, args...) // it executes: the pid stays
+		// it executes: the pid stays
+		args = append([]string{"nsenter", "--net=" + s.netns, "--"}, args...)
 	}
 	cmd := exec.Command(args[0], args[1:]...)
 	exits, err := reaper.Default.Start(cmd)

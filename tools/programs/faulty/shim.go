@@ -45,7 +45,7 @@ func init() {
 	})
 }
 
-// step runs f, which is a step of id, as the rule for that step says.
+// step runs f, which is a step of id, under the rule for that step.
 func step(name, id string, f func() error) error {
 	r, ok := find("shim."+name, id)
 	if !ok {
@@ -115,7 +115,7 @@ type faultyManager struct{ shim.Shim }
 
 func newManager() shim.Shim { return faultyManager{manager.NewShimManager("io.containerd.runc.v2")} }
 
-// Info says what tools/programs/shim says.
+// Info is the information of tools/programs/shim.
 func (m faultyManager) Info(ctx context.Context, options io.Reader) (*types.RuntimeInfo, error) {
 	info, err := m.Shim.Info(ctx, options)
 	if err == nil {
@@ -134,7 +134,7 @@ func (m faultyManager) Start(ctx context.Context, params *bootapi.BootstrapParam
 	return result, err
 }
 
-// Stop ends what a shim that died left.
+// Stop ends the remains of a dead shim.
 func (m faultyManager) Stop(ctx context.Context, id string) (status shim.StopStatus, err error) {
 	err = step("cleanup", id, func() error {
 		var err error

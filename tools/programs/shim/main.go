@@ -3,20 +3,20 @@
 // Command containerd-shim-runc-v2 is containerd's shim for runc, with a sandbox API: the sandbox of
 // a pod is a place in the shim, without a process. It serves the containers of its pods from the
 // start of the first pod to the end of the last, and does not end with the last of the containers.
-// As long as nobody makes a sandbox in it, it is the shim that containerd brings along.
+// Until a sandbox is made in it, it behaves like the shim that containerd ships.
 //
 // A shim has one pod, or as many as name the same group in the annotation io.berth.shim.group of
 // their sandboxes, and one address in io.containerd.runc.v2.group, by which containerd's shim finds
 // the one that is there. In its arguments it then has the group in the place of an ID: no pod is
 // the one that it belongs to, and it stays when the pod goes that it was started for.
 //
-// The namespaces of such a pod are not the shim's business: whoever makes the sandbox names them in
+// The namespaces of such a pod are not the shim's business: the maker of the sandbox names them in
 // the specifications of the containers. For each pod one thread of the shim waits in the network
 // namespace, where there is one, for those who take the network's figures of a pod from
 // /proc/PID/net/dev of a process in it: the cAdvisor in the kubelet does.
 //
 // With the pins of package pins it is a trick: it relies on containerd's shim being a library, and
-// on its sandbox controller, which starts whatever shim has a sandbox API. berth's setting
+// on its sandbox controller, which starts any shim that has a sandbox API. berth's setting
 // pod.pause turns it off with always. Delete when containerd's shim for runc has a sandbox API that
 // pins the namespaces: https://github.com/containerd/containerd/issues/14106.
 package main
@@ -38,13 +38,13 @@ import (
 )
 
 const (
-	// capability is the annotation by which the shim says, to whoever asks for its information,
-	// that it can be a sandbox without a process.
+	// capability is the annotation by which the shim declares, in its information, that it can be a
+	// sandbox without a process.
 	capability = "io.berth.shim.sandbox"
-	// groupKey is the annotation by which the shim says that it can be that for several pods at the
-	// same time, and by which the specification of a sandbox names the group that it belongs to. It
-	// is not what the group's socket is called after: a shim that ends removes the socket that
-	// would be called after its ID, which may by then be that of the next shim of the group.
+	// groupKey is the annotation by which the shim declares that it can be that for several pods at
+	// the same time, and by which the specification of a sandbox names its group. The group's
+	// socket has another name, because a shim that ends removes the socket named after its ID,
+	// which by then may belong to the next shim of the group.
 	groupKey = "io.berth.shim.group"
 )
 
@@ -53,8 +53,8 @@ func main() {
 	shim.RunShim(context.Background(), informed{manager.NewShimManager("io.containerd.runc.v2")}, reapsItself)
 }
 
-// informed is the manager of the shim, which says what this shim can besides, and names a shim
-// after its group.
+// informed is the manager of the shim, which adds this shim's capabilities to the information, and
+// names a shim after its group.
 type informed struct{ shim.Shim }
 
 // Info describes the shim.
@@ -88,7 +88,7 @@ func (i informed) Start(ctx context.Context, params *bootapi.BootstrapParams) (*
 func groupOf(path string) (string, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil // the manager says so
+		return "", nil // the manager reports it
 	}
 	if err != nil {
 		return "", fmt.Errorf("look for the group of a sandbox: %w", err)

@@ -38,7 +38,7 @@ func replace(c *exec.Cmd) (done func()) {
 		return func() {}
 	}
 	own, err := newNull()
-	if err != nil { // as in a user namespace, where nobody can change the host's
+	if err != nil { // as in a user namespace, where the host's cannot be changed
 		return func() {}
 	}
 	give(c, own)
@@ -62,8 +62,8 @@ func give(c *exec.Cmd, own *os.File) {
 	}
 }
 
-// newNull opens a null device that nobody else has, on a file system that is mounted in no place.
-// berth makes those of its probes in the same way, in a module of its own (internal/serve/join): with
+// newNull opens a null device of its own, on a file system that is not attached anywhere. berth
+// makes those of its probes in the same way, in a module of its own (internal/serve/join): with
 // that module as a dependency of this one, the versions that berth needs would decide those of the
 // programs that are pinned and built here.
 func newNull() (*os.File, error) {
@@ -84,7 +84,7 @@ func newNull() (*os.File, error) {
 		err = unix.Mknodat(root, "dev/null", unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3)))
 	}
 	if err == nil {
-		err = unix.Fchmodat(root, "dev/null", 0o666, 0) // whatever the umask
+		err = unix.Fchmodat(root, "dev/null", 0o666, 0) // regardless of the umask
 	}
 	var label [256]byte
 	if n, none := unix.Getxattr(os.DevNull, "security.selinux", label[:]); err == nil && none == nil && n > 0 {

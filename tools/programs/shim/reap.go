@@ -21,8 +21,7 @@ import (
 
 func init() {
 	registry.Register(&plugin.Registration{
-		// Only a shim that serves comes here, and after its service of tasks, which has another
-		// monitor.
+		// Only a shim that serves comes here, and after its service of tasks, which has another monitor.
 		Type: "io.berth.shim", ID: "commands", Requires: []plugin.Type{plugins.TTRPCPlugin},
 		InitFn: func(*plugin.InitContext) (any, error) {
 			c := newCommands()
@@ -33,27 +32,26 @@ func init() {
 	})
 }
 
-// commands are the commands that the shim has started and waits for, which are those of the OCI
-// runtime.
+// commands are the commands that the shim has started and waits for: those of the OCI runtime.
 //
-// Containerd's shim hands the ends of all its children on in one queue, those of such commands as
-// well. It hands on one end after another, and waits for up to a second with each that is not
-// taken. They are taken by a goroutine that starts such a command itself, to kill what the first
-// process of a container has left (KillAll), and waits for it: until the ends of all that it has
-// killed are handed on. With 150 processes the shim stood still for two minutes.
+// Containerd's shim hands the ends of all its children on in one queue, including those of such
+// commands. It hands on one end after another, and waits for up to a second with each that is not
+// taken. They are taken by a goroutine that starts such a command itself, to kill the processes
+// that outlived the init process of a container (KillAll), and waits for it: until the ends of all
+// these processes are handed on. With 150 processes the shim stood still for two minutes.
 //
 // So commands are waited for beside the queue. Each signal of the kernel about children begins a
-// round of its own, except while such a kill is under way: nobody would take what is handed on. The
-// order in which ends are handed on says nothing in either way: they are told apart by their PIDs.
+// round of its own, except while such a kill is in progress, because its ends would not be taken.
+// The order in which ends are handed on is not significant: they are distinguished by their PIDs.
 type commands struct {
 	children chan os.Signal // has one for all children that have ended by now
 
-	mu    sync.Mutex
-	of    map[int]*command // by PID, until it was waited for
-	kills int              // kills of all processes of a container that began a moment ago and are under way
+	mu sync.Mutex
+	of map[int]*command // by PID, until it was waited for
+	// kills of all processes of a container that began a moment ago and are under way
+	kills int
 }
 
-// command is a command that was started.
 type command struct {
 	status chan int // gets the exit status, unless that is handed on with all others
 	over   func()
@@ -89,7 +87,7 @@ func (c *commands) first() (kills bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for pid, cmd := range c.of {
-		if len(cmd.status) > 0 { // nobody has looked yet
+		if len(cmd.status) > 0 { // not looked at yet
 			continue
 		}
 		var ws unix.WaitStatus
@@ -152,7 +150,7 @@ func (c *commands) started(cmd *exec.Cmd, start func(*exec.Cmd) (chan runc.Exit,
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.of[cmd.Process.Pid] = &command{status: make(chan int, 1), over: over}
-	c.again() // it may have ended before the last round could know of it
+	c.again() // it may have ended before the last round could know about it
 	return all, nil
 }
 
@@ -168,7 +166,7 @@ func (c *commands) Wait(cmd *exec.Cmd, all chan runc.Exit) (int, error) {
 		reaper.Default.Unsubscribe(all)
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.of[pid] == own { // and not that of another command with the same PID
+		if c.of[pid] == own { // unless another command has the same PID
 			delete(c.of, pid)
 		}
 	}()

@@ -54,8 +54,8 @@ func init() {
 	})
 }
 
-// The descriptors of the sockets that a shim serves, which whoever starts it has opened: that of
-// its services, and one for debugging.
+// The descriptors of the sockets that a shim serves, opened by its starter: the socket of its
+// services, and one for debugging.
 const firstInherited, lastInherited = 3, 4
 
 // socket is a socket of a file system's. The same path may have another one later.
@@ -114,8 +114,8 @@ type sandbox struct {
 	ended chan struct{} // closed when the sandbox is shut down
 }
 
-// RegisterTTRPC registers the sandbox service with the shim's server. By then every plug-in is
-// there: the one for tasks has said what starts the OCI runtime.
+// RegisterTTRPC registers the sandbox service with the shim's server. By then every plug-in exists:
+// the one for tasks has set the function that starts the OCI runtime.
 func (s *sandboxes) RegisterTTRPC(server *ttrpc.Server) error {
 	runc.Monitor = nulls{runc.Monitor}
 	sandboxapi.RegisterTTRPCSandboxService(server, s)
@@ -152,7 +152,6 @@ func (s *sandboxes) UnaryServerInterceptor() ttrpc.UnaryServerInterceptor {
 	}
 }
 
-// any reports whether there is a sandbox.
 func (s *sandboxes) any() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,9 +179,9 @@ func (s *sandboxes) note(request any) {
 }
 
 // lasting is a context with the deadline of a call, which does not end when the caller hangs up.
-// The end of the caller would kill runc while it starts the program: the shim would go on to say
-// that the task was not started, whether the program runs or not, and whoever starts the task anew
-// would run the program twice. While a start goes on, the shim does not answer for its task.
+// The end of the caller would kill runc while it starts the program: the shim would report that the
+// task was not started, whether the program runs or not, and another start of the task would run
+// the program twice. While a start goes on, the shim does not answer for its task.
 func lasting(ctx context.Context) (context.Context, context.CancelFunc) {
 	detached := context.WithoutCancel(ctx)
 	if deadline, ok := ctx.Deadline(); ok {
@@ -191,8 +190,8 @@ func lasting(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithCancel(detached)
 }
 
-// find returns a sandbox; nil: there is none of that ID, which is so of a pod whose earlier shim
-// has died.
+// find returns a sandbox; nil if there is none of that ID, as for a pod whose earlier shim has
+// died.
 func (s *sandboxes) find(id string) *sandbox {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -208,7 +207,8 @@ func (sb *sandbox) createdAt() *timestamppb.Timestamp {
 }
 
 // CreateSandbox makes a sandbox. It does without a thread in its network namespace if there cannot
-// be one. ErrUnavailable: the shim is about to end, and whoever asks has to start another one.
+// be one. It returns ErrUnavailable if the shim is about to end; the caller has to start another
+// one.
 func (s *sandboxes) CreateSandbox(ctx context.Context, r *sandboxapi.CreateSandboxRequest) (*sandboxapi.CreateSandboxResponse, error) {
 	id := r.GetSandboxID()
 	sb := &sandbox{began: time.Now(), ended: make(chan struct{})}
@@ -240,7 +240,7 @@ func (s *sandboxes) add(id string, sb *sandbox) bool {
 	return true
 }
 
-// StartSandbox says which process the shim is.
+// StartSandbox returns the PID of the shim.
 func (s *sandboxes) StartSandbox(_ context.Context, r *sandboxapi.StartSandboxRequest) (*sandboxapi.StartSandboxResponse, error) {
 	return &sandboxapi.StartSandboxResponse{
 		Pid:       uint32(os.Getpid()), //nolint:gosec // a pid
@@ -248,7 +248,7 @@ func (s *sandboxes) StartSandbox(_ context.Context, r *sandboxapi.StartSandboxRe
 	}, nil
 }
 
-// Platform is that of the shim.
+// Platform returns the platform of the shim.
 func (s *sandboxes) Platform(context.Context, *sandboxapi.PlatformRequest) (*sandboxapi.PlatformResponse, error) {
 	return &sandboxapi.PlatformResponse{Platform: &types.Platform{OS: runtime.GOOS, Architecture: runtime.GOARCH}}, nil
 }
@@ -260,7 +260,7 @@ func (s *sandboxes) StopSandbox(context.Context, *sandboxapi.StopSandboxRequest)
 
 // WaitSandbox returns when the sandbox is shut down, or the shim ends.
 func (s *sandboxes) WaitSandbox(ctx context.Context, r *sandboxapi.WaitSandboxRequest) (*sandboxapi.WaitSandboxResponse, error) {
-	var ended chan struct{} // of one that is not there, nobody knows the end
+	var ended chan struct{} // the end of an absent one is not known
 	if sb := s.find(r.GetSandboxID()); sb != nil {
 		ended = sb.ended
 	}
@@ -273,7 +273,7 @@ func (s *sandboxes) WaitSandbox(ctx context.Context, r *sandboxapi.WaitSandboxRe
 	return &sandboxapi.WaitSandboxResponse{ExitedAt: timestamppb.Now()}, nil
 }
 
-// SandboxStatus says that the sandbox is there, and which thread is in its network namespace.
+// SandboxStatus reports that the sandbox exists, and the thread in its network namespace.
 func (s *sandboxes) SandboxStatus(_ context.Context, r *sandboxapi.SandboxStatusRequest) (*sandboxapi.SandboxStatusResponse, error) {
 	sb := s.find(r.GetSandboxID())
 	info := map[string]string{}
@@ -299,7 +299,7 @@ func (s *sandboxes) PingSandbox(context.Context, *sandboxapi.PingRequest) (*sand
 // asked for again, is a success.
 func (s *sandboxes) ShutdownSandbox(_ context.Context, r *sandboxapi.ShutdownSandboxRequest) (*sandboxapi.ShutdownSandboxResponse, error) {
 	if s.remove(r.GetSandboxID()) {
-		s.removeSockets() // before the answer: whoever comes then starts another shim
+		s.removeSockets() // before the answer: a caller that comes then starts another shim
 		s.down.Shutdown()
 	}
 	return &sandboxapi.ShutdownSandboxResponse{}, nil

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command coredns is CoreDNS with the plug-ins that the DNS server of a cluster needs, also that of
-// kubeadm, and none for the services of clouds, which would take several times as long to build.
+// Command coredns is CoreDNS with the plug-ins that the DNS server of a cluster needs, including
+// kubeadm's, and none for the services of clouds, which would take several times as long to build.
 package main
 
 import (

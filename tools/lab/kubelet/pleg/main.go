@@ -3,7 +3,7 @@
 // Command pleg is the part of a kubelet that reads the events of pods, and nothing else of it: the
 // evented PLEG (pod lifecycle event generator), the generic one beside it, the cache that both
 // fill, and the client and the conversions of CRI, all of them the kubelet's own code with the
-// kubelet's own settings. test/kubelet runs it and asks for what the cache has: from a pod whose
+// kubelet's own settings. test/kubelet runs it and asks for the content of the cache: from a pod whose
 // status is missing there, a kubelet concludes that the pod is gone.
 //
 //	pleg SOCKET DIRECTORY
@@ -50,13 +50,14 @@ var (
 	evented = pleg.RelistDuration{RelistPeriod: 300 * time.Second, RelistThreshold: 10 * time.Minute}
 )
 
-// answer is what the kubelet knows.
+// answer is the kubelet's view of a pod.
 type answer struct {
 	Sandboxes   map[string]string // their states, by ID
 	Containers  map[string]string
-	Connections int            // how often the stream of events was opened
-	Errors      int            // how often it ended; after maxRetries the kubelet gives events up for good
-	Seen        map[string]int // events of the PLEG about this pod so far, by type
+	Connections int // how often the stream of events was opened
+	// how often it ended; after maxRetries the kubelet gives events up for good
+	Errors int
+	Seen   map[string]int // events of the PLEG about this pod so far, by type
 }
 
 func main() {
@@ -81,7 +82,7 @@ func run(socket, dir string) error {
 	if err != nil {
 		return err
 	}
-	// What is nil is for making pods, which nobody asks for.
+	// The nil arguments are for making pods, which does not happen here.
 	manager, _, err := kuberuntime.NewKubeGenericRuntimeManager(
 		ctx,
 		record.NewFakeRecorder(1),
