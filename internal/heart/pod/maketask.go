@@ -5,11 +5,9 @@ package pod
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/base/event"
 )
@@ -19,13 +17,12 @@ const mostTries = 3
 
 // taskMaker makes the tasks of containers.
 type taskMaker struct {
-	layers   Layers
-	tasks    Tasks
-	shims    Shims
-	files    Files
-	output   *output
-	teardown *teardown
-	obs      Observer
+	layers  Layers
+	tasks   Tasks
+	files   Files
+	output  *output
+	detours detours
+	obs     Observer
 }
 
 // make makes the stdio and the task of u. u.task must be held. After a start that was cut off it is
@@ -42,7 +39,7 @@ func (m *taskMaker) make(ctx context.Context, u *unit) (pid uint32, err error) {
 			return pid, err
 		}
 		m.obs.Note(u.id, event.TaskRetried{Err: err.Error()})
-		if terr := m.teardown.takeBack(ctx, u); terr != nil {
+		if terr := m.detours.takeBack(ctx, u); terr != nil {
 			return 0, errors.Join(err, terr)
 		}
 	}
@@ -76,7 +73,7 @@ func (m *taskMaker) attempt(ctx context.Context, u *unit) (pid uint32, err error
 	}
 	pid, err = m.tasks.CreateTask(ctx, req)
 	if errdefs.IsNotFound(err) && u.pod.isPinned() {
-		if err = m.reviveShim(ctx, u); err == nil {
+		if err = m.detours.revive(ctx, u); err == nil {
 			pid, err = m.tasks.CreateTask(ctx, req)
 		}
 	}
@@ -87,42 +84,4 @@ func (m *taskMaker) attempt(ctx context.Context, u *unit) (pid uint32, err error
 		err = serr
 	}
 	return pid, err
-}
-
-// reviveShim starts the shim of the sandbox of u again, which has died. The remains of a failed
-// start of it are ended first: they have the pod's socket, and the next start would take them for
-// the shim, even if they never answer.
-func (m *taskMaker) reviveShim(ctx context.Context, u *unit) error {
-	p := u.pod
-	// The release of the shim takes this lock, too, so that a shim started now is not missed by it.
-	if err := p.task.lock(ctx); err != nil {
-		return fmt.Errorf("start the shim of sandbox %s again: %w", p.id, err)
-	}
-	defer p.task.unlock()
-	if err := p.mustBeReady(); err != nil {
-		return err
-	}
-	err := m.shims.StartShim(ctx, SandboxRequest{
-		ID:        p.id,
-		Handler:   p.handler,
-		Config:    p.sandbox.Config,
-		CreatedAt: p.sandbox.CreatedAt,
-		NetNS:     p.sandbox.NetNS,
-		Group:     p.sandbox.ShimGroup,
-		// the shim reads annotations, and needs none
-		Spec: &specs.Spec{Version: specs.Version, Linux: &specs.Linux{}},
-	})
-	if errdefs.IsAlreadyExists(err) {
-		return nil // another container was faster, or it was not the shim that was missing
-	}
-	if err == nil {
-		m.obs.Note(p.id, event.ShimRestarted{})
-		return nil
-	}
-	if p.serves(u) { // another container may have been faster
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.teardown.undoTimeout)
-	defer cancel()
-	return errors.Join(err, absent(m.shims.EndShim(ctx, p.id)))
 }

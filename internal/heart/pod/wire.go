@@ -149,14 +149,18 @@ func New(cfg Config, p Ports) *Controller {
 		publisher:   publisher,
 		obs:         p.Observer,
 	}
-	taskMaker := &taskMaker{
-		layers:   p.Runtime,
-		tasks:    p.Runtime,
-		shims:    p.Runtime,
-		files:    p.Files,
-		output:   output,
+	detours := elsewhere{
+		updater:  updater,
+		reviver:  &reviver{shims: p.Runtime, undoTimeout: teardown.undoTimeout, obs: p.Observer},
 		teardown: teardown,
-		obs:      p.Observer,
+	}
+	taskMaker := &taskMaker{
+		layers:  p.Runtime,
+		tasks:   p.Runtime,
+		files:   p.Files,
+		output:  output,
+		detours: detours,
+		obs:     p.Observer,
 	}
 	sandboxes := &sandboxMaker{
 		host:       cfg.Host,
@@ -198,18 +202,31 @@ func New(cfg Config, p Ports) *Controller {
 		publisher:   publisher,
 		obs:         p.Observer,
 	}
+	ready := &readiness{objects: p.Runtime, units: units, hooks: p.Hooks, processes: processes}
 	starter := &starter{
-		objects:   p.Runtime,
-		tasks:     p.Runtime,
-		units:     units,
-		files:     p.Files,
 		hooks:     p.Hooks,
 		ops:       ops,
 		lanes:     lanes,
 		processes: processes,
-		witnesses: witnesses,
-		updater:   updater,
-		taskMaker: taskMaker,
+		detours:   detours,
+		launcher: &launcher{
+			tasks:     p.Runtime,
+			processes: processes,
+			witnesses: witnesses,
+			taskMaker: taskMaker,
+			ready:     ready,
+			obs:       p.Observer,
+		},
+		restorer: &restorer{
+			objects:   p.Runtime,
+			tasks:     p.Runtime,
+			files:     p.Files,
+			processes: processes,
+			witnesses: witnesses,
+			taskMaker: taskMaker,
+			ready:     ready,
+			obs:       p.Observer,
+		},
 		publisher: publisher,
 		obs:       p.Observer,
 	}
