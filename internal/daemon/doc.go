@@ -48,6 +48,10 @@
 //
 // The metric berth_panics_total counts those that berth survives.
 //
+// # To look at it live
+//
+// If debug.socket is set, it serves goroutines, the heap, a CPU profile and the lanes (debug.go).
+//
 // # Output
 //
 // Nothing that berth writes is waited for: the log goes through package asynclog, and metrics and

@@ -63,6 +63,7 @@ func (d *daemon) parts(changes <-chan config.Config) []part {
 		{"streams", onceRestored, d.streams.Run}, // the tasks of what an earlier berth left are known
 		{"streaming server", atOnce, d.persistently("serve streams", d.server.Run)},
 		{"streaming socket", atOnce, d.persistently("serve streams on streams.socket", d.serveStreamSocket)},
+		{"debug socket", atOnce, d.persistently("serve on debug.socket", d.answerDebug)},
 	}
 }
 
@@ -214,4 +215,9 @@ func (d *daemon) runPlugins(ctx context.Context) error {
 // admitPlugins lets pods be made once the plug-ins that berth starts take part.
 func (d *daemon) admitPlugins(ctx context.Context) error {
 	return d.hooks.plugins.admit(ctx, d.log.Logger)
+}
+
+// answerDebug answers on debug.socket, if that is set.
+func (d *daemon) answerDebug(ctx context.Context) error {
+	return serveDebug(ctx, d.sockets, d.cfg.Debug.Socket, d.heart.core.Pods.Lanes)
 }

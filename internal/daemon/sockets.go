@@ -107,6 +107,33 @@ func (s *sockets) keep(ctx context.Context, these []*socket, serve func(net.List
 	}
 }
 
+// serve opens a socket for root alone at a path, if there is one, and makes it again whenever clients
+// do not find it. f serves on each listener until ctx ends. of names the socket for people.
+func (s *sockets) serve(ctx context.Context, of, path string, f func(net.Listener) error) error {
+	if path == "" {
+		<-ctx.Done()
+		return nil
+	}
+	lis, err := newListener(path)
+	if err != nil {
+		return err
+	}
+	k := &socket{of: of, lis: unlinking{lis, path}, path: path}
+	first := k.lis
+	var kept sync.WaitGroup
+	defer kept.Wait()
+	watching, unwatch := context.WithCancel(ctx)
+	defer unwatch() // also if f fails
+	kept.Go(func() {
+		s.keep(watching, []*socket{k}, func(lis net.Listener) {
+			if err := f(lis); err != nil && watching.Err() == nil {
+				s.log.Error(of+" is no longer served on a socket that was made again", "socket", path, "err", err)
+			}
+		})
+	})
+	return f(first)
+}
+
 // renew looks whether clients find a socket by its path, and reports whether it had to be made
 // again. The listener that nobody finds any more stays open, with the clients that it has.
 func (s *sockets) renew(k *socket) bool {

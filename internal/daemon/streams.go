@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"berth/internal/base/config"
@@ -57,29 +56,9 @@ func (s *serving) openStreams(w wings) (err error) {
 // serveStreamSocket serves streams on streams.socket as well, if there is one. The socket is for
 // berth's own user alone, as Admit asks for.
 func (d *daemon) serveStreamSocket(ctx context.Context) error {
-	if d.cfg.Streams.Socket == "" {
-		<-ctx.Done()
-		return nil
-	}
-	lis, err := newListener(d.cfg.Streams.Socket)
-	if err != nil {
-		return err
-	}
-	s := &socket{of: "streams.socket", lis: unlinking{lis, d.cfg.Streams.Socket}, path: d.cfg.Streams.Socket}
-	admit := func(lis net.Listener) error { return d.server.Admit(ctx, lis) }
-	var kept sync.WaitGroup
-	defer kept.Wait()
-	watching, unwatch := context.WithCancel(ctx)
-	defer unwatch() // also where clients can no longer be let in
-	first := s.lis
-	kept.Go(func() {
-		d.sockets.keep(watching, []*socket{s}, func(lis net.Listener) {
-			if err := admit(lis); err != nil && watching.Err() == nil {
-				d.log.Error("clients of streams are no longer let in on a socket that was made again", "socket", s.path, "err", err)
-			}
-		})
+	return d.sockets.serve(ctx, "streams.socket", d.cfg.Streams.Socket, func(lis net.Listener) error {
+		return d.server.Admit(ctx, lis)
 	})
-	return admit(first)
 }
 
 // streams is what CRI serves of package stream.

@@ -40,6 +40,7 @@ type Config struct {
 	Timeline       Timeline           `toml:"timeline"`
 	Audit          Audit              `toml:"audit"`
 	Metrics        Metrics            `toml:"metrics"`
+	Debug          Debug              `toml:"debug"`
 	Checkpoint     Checkpoint         `toml:"checkpoint"`
 	Tracing        Tracing            `toml:"tracing"`
 	Tricks         Tricks             `toml:"tricks"`
@@ -230,6 +231,11 @@ const (
 // Metrics configures the Prometheus endpoint.
 type Metrics struct {
 	Address string `toml:"address" doc:"HOST:PORT to serve /metrics on. Empty: no metrics."`
+}
+
+// Debug configures what a person can ask a running berth about itself.
+type Debug struct {
+	Socket string `toml:"socket" doc:"Unix socket on which goroutines, the heap, a CPU profile and the lanes of berth are served over HTTP. Its mode is 0600. Empty: none."`
 }
 
 // Checkpoint configures checkpoints of containers and pods.
@@ -476,8 +482,14 @@ func (c *Config) check(origin func(key string) string) error {
 	if c.Root == c.State {
 		bad("state", "it is the same directory as root")
 	}
-	if len(c.Address) > maxSocket {
-		bad("address", "%d bytes are too many for the path of a socket; the maximum is %d", len(c.Address), maxSocket)
+	for key, path := range map[string]string{
+		"address":        c.Address,
+		"streams.socket": c.Streams.Socket,
+		"debug.socket":   c.Debug.Socket,
+	} {
+		if len(path) > maxSocket {
+			bad(key, "%d bytes are too many for the path of a socket; the maximum is %d", len(path), maxSocket)
+		}
 	}
 	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level) {
 		bad("log.level", "%q is not debug, info, warn or error", c.Log.Level)
@@ -575,9 +587,6 @@ func checkStreams(s Streams, bad func(key, format string, args ...any)) {
 		bad("streams.address", "%q is not an address that clients can connect to; use an address of this node", s.Address)
 	case !at.Addr().IsLoopback() && s.CertFile == "":
 		bad("streams.address", "%q is open to other hosts; set streams.cert_file and streams.key_file, or use an address of the loopback", s.Address)
-	}
-	if len(s.Socket) > maxSocket {
-		bad("streams.socket", "%d bytes are too many for the path of a socket; the maximum is %d", len(s.Socket), maxSocket)
 	}
 	if (s.CertFile == "") != (s.KeyFile == "") {
 		bad("streams.cert_file", "a certificate and its key are set together")

@@ -106,6 +106,7 @@ func TestCheckFindsWhatCannotWork(t *testing.T) {
 		"runtimes.runc.type":     func(c *Config) { c.Runtimes["runc"] = Runtime{} },
 		"logs.max_line":          func(c *Config) { c.Logs.MaxLine = 1 },
 		"streams.socket: 108":    func(c *Config) { c.Streams.Socket = "/" + strings.Repeat("a", 107) },
+		"debug.socket: 108":      func(c *Config) { c.Debug.Socket = "/" + strings.Repeat("a", 107) },
 		"streams.socket: \"a":    func(c *Config) { c.Streams.Socket = "a" },
 		"streams.address: \"a":   func(c *Config) { c.Streams.Address = "a" },
 		"open to other hosts":    func(c *Config) { c.Streams.Address = "10.0.0.5:1" },

@@ -37,6 +37,7 @@ func (c *Config) paths() []setPath {
 	for _, p := range []setPath{
 		{"libexec", c.Libexec, listed},
 		{"streams.socket", c.Streams.Socket, ""},
+		{"debug.socket", c.Debug.Socket, ""},
 		{"streams.cert_file", c.Streams.CertFile, ""},
 		{"streams.key_file", c.Streams.KeyFile, ""},
 		{"image.registry_dir", c.Image.RegistryDir, ""},
