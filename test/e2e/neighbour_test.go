@@ -8,7 +8,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -19,7 +18,6 @@ import (
 	"berth/internal/engine/shims"
 	"berth/test/command"
 	"berth/test/node"
-	"berth/tools/demo"
 )
 
 // PROPERTIES 54: a user without root removes pods beside a berth of root's that has some. The user's berth
@@ -32,21 +30,12 @@ func TestAUserRemovesPodsBesideThoseOfRoot(t *testing.T) {
 	pod := n.Pod(cfg)
 	stays := n.Run(pod, cfg, node.ContainerConfig("stays", "sleep", "1000"))
 
-	u := node.NewUser(t)
-	image := imageOf(t, u)
-	service := startRootless(t, u)
-	manifest := filepath.Join(u.Home, "pod.yaml")
-	if err := os.WriteFile(manifest, []byte(strings.ReplaceAll(`
-apiVersion: v1
-kind: Pod
-metadata: {name: web, namespace: default}
-spec:
+	u, image, manifest := aUser(t, `
   terminationGracePeriodSeconds: 1
   containers:
   - {name: web, image: IMAGE, command: [sleep, "86400"]}
-`, "IMAGE", demo.Name)), 0o644); err != nil {
-		t.Fatal(err)
-	}
+`)
+	service := startRootless(t, u)
 	for _, args := range [][]string{{"import", image}, {"play", manifest}, {"rm", "--force", "--all"}} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		t.Cleanup(cancel)

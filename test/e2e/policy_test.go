@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -58,51 +59,53 @@ func signature(t *testing.T, key *ecdsa.PrivateKey, of v1.Image) (tag string, im
 	return digest.Algorithm + "-" + digest.Hex + ".sig", img
 }
 
-// PROPERTIES 40: of an image that a rule refuses no byte is fetched, whoever asks and however it came
-// here nothing runs from it, and what runs is left alone. A change of the file holds at once, and a
-// file that cannot be used stops pulls and creations, and neither berth nor containers.
-func TestAnImageThatIsNotAllowedIsNeitherFetchedNorRun(t *testing.T) {
-	t.Parallel()
-	node.Modes(t, func(t *testing.T, external bool) {
-		dir := node.TempDir(t)
-		var away atomic.Bool
-		reg := testregistry.Start(t, testregistry.Front(func(next http.Handler) http.Handler {
-			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if away.Load() && strings.Contains(r.URL.Path, ".sig") {
-					w.WriteHeader(http.StatusServiceUnavailable)
-					return
-				}
-				next.ServeHTTP(w, r)
-			})
-		}))
-		busybox, err := testimage.Busybox()
-		if err != nil {
-			t.Fatal(err)
-		}
-		app, evil := reg.Push("team/app:1", busybox), reg.Push("evil/app:1", small(t, "evil"))
-		vouched, err := mutate.Config(busybox, v1.Config{Env: []string{"SIGNED=yes"}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		signed := reg.Push("signed/app:1", vouched)
-		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		if err != nil {
-			t.Fatal(err)
-		}
-		public, err := x509.MarshalPKIXPublicKey(key.Public())
-		if err != nil {
-			t.Fatal(err)
-		}
-		write := func(name, text string) string {
-			t.Helper()
-			path := filepath.Join(dir, name)
-			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
+// policed is a node whose images have a policy, with the registry that they come from and a pod.
+type policed struct {
+	*node.Node
+	t    *testing.T
+	dir  string
+	reg  *testregistry.Registry
+	away atomic.Bool // the registry does not say what is signed
+
+	app, evil, signed string
+	key               *ecdsa.PrivateKey
+	vouched           v1.Image // what is signed
+
+	rules, file string
+	cfg         *runtimeapi.PodSandboxConfig
+	pod         string
+}
+
+func startPoliced(t *testing.T, external bool) *policed {
+	t.Helper()
+	p := &policed{t: t, dir: node.TempDir(t)}
+	p.reg = testregistry.Start(t, testregistry.Front(func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if p.away.Load() && strings.Contains(r.URL.Path, ".sig") {
+				w.WriteHeader(http.StatusServiceUnavailable)
+				return
 			}
-			return path
-		}
-		keyFile := write("key.pub", string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public})))
-		rules := `
+			next.ServeHTTP(w, r)
+		})
+	}))
+	busybox, err := testimage.Busybox()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.app, p.evil = p.reg.Push("team/app:1", busybox), p.reg.Push("evil/app:1", small(t, "evil"))
+	if p.vouched, err = mutate.Config(busybox, v1.Config{Env: []string{"SIGNED=yes"}}); err != nil {
+		t.Fatal(err)
+	}
+	p.signed = p.reg.Push("signed/app:1", p.vouched)
+	if p.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
+		t.Fatal(err)
+	}
+	public, err := x509.MarshalPKIXPublicKey(p.key.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyFile := p.write("key.pub", string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public})))
+	p.rules = strings.NewReplacer("REGISTRY", p.reg.Addr, "KEY", keyFile).Replace(`
 [[rules]]
 name = "of the test"
 registries = ["localhost"]
@@ -111,176 +114,226 @@ action = "allow"
 [[rules]]
 name = "team"
 namespaces = ["default"]
-repositories = ["` + reg.Addr + `/team/**"]
+repositories = ["REGISTRY/team/**"]
 action = "allow"
 
 [[rules]]
 name = "signed"
 namespaces = ["default"]
-repositories = ["` + reg.Addr + `/signed/**"]
+repositories = ["REGISTRY/signed/**"]
 action = "allow"
 signatures = "required"
-keys = ["` + keyFile + `"]
+keys = ["KEY"]
 
 [[rules]]
 name = "nobody else"
 registries = ["*"]
 action = "deny"
-`
-		file := write("policy.toml", rules)
-		configure := func(failure string) string {
-			return write("config.toml", "[image]\npolicy_file = '"+file+"'\npolicy_failure = '"+failure+"'\n")
-		}
-		n := node.Start(t, node.Options{External: external, Args: []string{
-			"--config", configure("closed"),
-			"--metrics", "127.0.0.1:0",
-			"--set", "runtimes.runc.sandbox_image=" + pauseImage(t), // which no rule allows, and berth needs
-		}})
-		if err := os.Chmod(n.Dir, 0o711); err != nil {
-			t.Fatal(err)
-		}
-		cfg := n.PodConfig()
-		pod := n.Pod(cfg)
-		pull := func(ref string, sandbox *runtimeapi.PodSandboxConfig) error {
-			_, err := n.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}, SandboxConfig: sandbox})
-			return err
-		}
-		container := func(name, ref string) (string, error) {
-			c := node.ContainerConfig(name, "sleep", "1000")
-			c.Image.Image = ref
-			resp, err := n.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: pod, Config: c, SandboxConfig: cfg})
-			return resp.GetContainerId(), err
-		}
-		expect := func(what string, err error, code codes.Code, words ...string) {
-			t.Helper()
-			got := status.Convert(err)
-			if got.Code() != code {
-				t.Errorf("%s: %v, want %s", what, err, code)
-			}
-			for _, w := range words {
-				if !strings.Contains(got.Message(), w) {
-					t.Errorf("%s: %v does not say %q", what, err, w)
-				}
-			}
-		}
-		// asked returns what the registry was asked about a repository: all, or what fetches.
-		asked := func(repository string, fetches bool) (list []string) {
-			for _, r := range reg.Requests() {
-				if strings.Contains(r.Path, "/"+repository+"/") && (!fetches || r.Method != http.MethodHead && !strings.Contains(r.Path, ".sig")) {
-					list = append(list, r.Method+" "+r.Path)
-				}
-			}
-			return list
-		}
+`)
+	p.file = p.write("policy.toml", p.rules)
+	p.Node = node.Start(t, node.Options{External: external, Args: []string{
+		"--config", p.configure("closed"),
+		"--metrics", "127.0.0.1:0",
+		"--set", "runtimes.runc.sandbox_image=" + pauseImage(t), // which no rule allows, and berth needs
+	}})
+	if err := os.Chmod(p.Dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	p.cfg = p.PodConfig()
+	p.pod = p.Pod(p.cfg)
+	return p
+}
 
-		expect("a registry that is not allowed", pull(evil, cfg), codes.PermissionDenied, evil, `rule "nobody else" of `+file, "namespace default")
-		if got := asked("evil/app", false); len(got) != 0 {
-			t.Errorf("the registry was asked about what is refused: %q", got)
-		}
-		expect("a namespace for which it is not allowed", pull(app, nil), codes.PermissionDenied, "no pod")
-		expect("what is allowed", pull(app, cfg), codes.OK)
-		running, err := container("app", app)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := n.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: running}); err != nil {
-			t.Fatal(err)
-		}
+func (p *policed) write(name, text string) string {
+	p.t.Helper()
+	path := filepath.Join(p.dir, name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		p.t.Fatal(err)
+	}
+	return path
+}
 
-		err = pull(signed, cfg)
-		expect("what is not signed", err, codes.Unknown, `rule "signed"`)
-		if !strings.HasPrefix(status.Convert(err).Message(), "SignatureValidationFailed") {
-			t.Errorf("the kubelet does not know it: %v", err)
-		}
-		away.Store(true)
-		expect("a registry that does not say", pull(signed, cfg), codes.Unavailable, "could not be asked for")
-		away.Store(false)
-		if got := asked("signed/app", true); len(got) != 0 {
-			t.Errorf("fetched of what is refused: %q", got)
-		}
-		tag, sig := signature(t, key, vouched)
-		reg.Push("signed/app:"+tag, sig)
-		expect("what is signed", pull(signed, cfg), codes.OK)
-		away.Store(true) // from here on it is remembered
-		id, err := container("signed", signed)
-		expect("a container of what is signed", err, codes.OK)
-		if err == nil {
-			if _, err := n.RemoveContainer(t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil {
-				t.Error(err)
-			}
-		}
+func (p *policed) configure(failure string) string {
+	return p.write("config.toml", "[image]\npolicy_file = '"+p.file+"'\npolicy_failure = '"+failure+"'\n")
+}
 
-		archive := filepath.Join(dir, "evil.tar")
-		if err := testimage.WriteOCIArchive(archive, evil, busybox); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := n.Import(t.Context(), archive, ""); err != nil {
-			t.Errorf("an import is root's: %v", err)
-		}
-		_, err = container("evil", evil)
-		expect("a container of what came otherwise", err, codes.PermissionDenied, `rule "nobody else"`)
-		line, err := n.Timeline(t.Context(), pod)
-		for _, word := range []string{"image not pulled", "container not made", "nobody else"} {
-			if err != nil || !strings.Contains(string(line), word) {
-				t.Errorf("the timeline does not say %q: %s %v", word, line, err)
-			}
-		}
-		metrics := func() string {
-			t.Helper()
-			at := regexp.MustCompile(`metrics are served.*address=(\S+)`).FindStringSubmatch(n.Berth.Output())
-			if at == nil {
-				t.Fatal("no metrics are served")
-			}
-			resp, err := http.Get("http://" + at[1] + "/metrics") //nolint:noctx // of the test's own berth
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer resp.Body.Close()
-			b, err := io.ReadAll(resp.Body)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return string(b)
-		}
-		count := func(line string) {
-			t.Helper()
-			if text := metrics(); !strings.Contains(text, line+"\n") {
-				t.Errorf("%s is not in the metrics:\n%s", line, strings.Join(regexp.MustCompile(`(?m)^berth_image_policy.*$`).FindAllString(text, -1), "\n"))
-			}
-		}
-		count(`berth_image_policy_decisions_total{at="pull",decision="refused",rule="nobody else"} 2`)
-		count(`berth_image_policy_decisions_total{at="pull",decision="unanswered",rule="signed"} 1`)
-		count(`berth_image_policy_decisions_total{at="create",decision="refused",rule="nobody else"} 1`)
-		count("berth_image_policy_usable 1")
+func (p *policed) pull(ref string, sandbox *runtimeapi.PodSandboxConfig) error {
+	_, err := p.PullImage(p.t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}, SandboxConfig: sandbox})
+	return err
+}
 
-		// A change of the file holds without a restart, and without a signal.
-		write("policy.toml", strings.Replace(rules, "/team/**\"]", "/team/**\", \""+reg.Addr+"/evil/**\"]", 1))
-		id, err = container("evil", evil)
-		expect("what is allowed now", err, codes.OK)
-		if err == nil {
-			if _, err := n.RemoveContainer(t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil {
-				t.Error(err)
-			}
+// container makes a container of an image.
+func (p *policed) container(name, ref string) (string, error) {
+	c := node.ContainerConfig(name, "sleep", "1000")
+	c.Image.Image = ref
+	resp, err := p.CreateContainer(p.t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: p.pod, Config: c, SandboxConfig: p.cfg})
+	return resp.GetContainerId(), err
+}
+
+// made makes a container of an image, which has to be allowed, and removes it.
+func (p *policed) made(what, ref string) {
+	p.t.Helper()
+	id, err := p.container("made", ref)
+	p.expect(what, err, codes.OK)
+	if err != nil {
+		return
+	}
+	if _, err := p.RemoveContainer(p.t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil {
+		p.t.Error(err)
+	}
+}
+
+func (p *policed) expect(what string, err error, code codes.Code, words ...string) {
+	p.t.Helper()
+	got := status.Convert(err)
+	if got.Code() != code {
+		p.t.Errorf("%s: %v, want %s", what, err, code)
+	}
+	for _, w := range words {
+		if !strings.Contains(got.Message(), w) {
+			p.t.Errorf("%s: %v does not say %q", what, err, w)
 		}
-		// Half of the file, over a kill.
-		write("policy.toml", rules[:len(rules)/2])
-		expect("a file that is half written", pull(app, cfg), codes.Unavailable, "image.policy_failure is closed", file)
-		n.Berth.Kill(syscall.SIGKILL)
-		n.StartBerth()
-		_, err = container("again", app)
-		expect("a file that is half written", err, codes.Unavailable, "image.policy_failure is closed", file)
-		count("berth_image_policy_usable 0")
-		st, err := n.Status(t.Context(), &runtimeapi.StatusRequest{Verbose: true})
-		if err != nil || !strings.Contains(st.GetInfo()["warnings"], "the image policy cannot be used") || !st.GetStatus().GetConditions()[0].GetStatus() {
-			t.Errorf("%v %v", st, err)
+	}
+}
+
+// asked returns what the registry was asked about a repository: all, or what fetches.
+func (p *policed) asked(repository string, fetches bool) (list []string) {
+	for _, r := range p.reg.Requests() {
+		if strings.Contains(r.Path, "/"+repository+"/") && (!fetches || r.Method != http.MethodHead && !strings.Contains(r.Path, ".sig")) {
+			list = append(list, r.Method+" "+r.Path)
 		}
-		cs, err := n.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: running})
-		if err != nil || cs.GetStatus().GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
-			t.Errorf("what ran does not run any more: %v %v", cs, err)
-		}
-		n.Pod(n.PodConfig()) // with a sandbox image
-		configure("open")
-		n.Berth.Signal(syscall.SIGHUP)
-		n.Until("everything is let in", func() bool { return pull(evil, cfg) == nil })
+	}
+	return list
+}
+
+// counted expects a line in the metrics.
+func (p *policed) counted(line string) {
+	p.t.Helper()
+	at := regexp.MustCompile(`metrics are served.*address=(\S+)`).FindStringSubmatch(p.Berth.Output())
+	if at == nil {
+		p.t.Fatal("no metrics are served")
+	}
+	resp, err := http.Get("http://" + at[1] + "/metrics") //nolint:noctx // of the test's own berth
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if !strings.Contains(string(text), line+"\n") {
+		p.t.Errorf("%s is not in the metrics:\n%s", line, bytes.Join(regexp.MustCompile(`(?m)^berth_image_policy.*$`).FindAll(text, -1), []byte("\n")))
+	}
+}
+
+// PROPERTIES 40: of an image that a rule refuses no byte is fetched, whoever asks and however it came
+// here nothing runs from it, and what runs is left alone. A change of the file holds at once, and a
+// file that cannot be used stops pulls and creations, and neither berth nor containers.
+func TestAnImageThatIsNotAllowedIsNeitherFetchedNorRun(t *testing.T) {
+	t.Parallel()
+	node.Modes(t, func(t *testing.T, external bool) {
+		p := startPoliced(t, external)
+		running := p.pullsWhatIsAllowed()
+		p.fetchesWhatIsSigned()
+		p.runsNothingElse()
+		p.followsItsFile(running)
 	})
+}
+
+// pullsWhatIsAllowed returns a container that runs from it.
+func (p *policed) pullsWhatIsAllowed() (running string) {
+	p.t.Helper()
+	p.expect("a registry that is not allowed", p.pull(p.evil, p.cfg), codes.PermissionDenied, p.evil, `rule "nobody else" of `+p.file, "namespace default")
+	if got := p.asked("evil/app", false); len(got) != 0 {
+		p.t.Errorf("the registry was asked about what is refused: %q", got)
+	}
+	p.expect("a namespace for which it is not allowed", p.pull(p.app, nil), codes.PermissionDenied, "no pod")
+	p.expect("what is allowed", p.pull(p.app, p.cfg), codes.OK)
+	running, err := p.container("app", p.app)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if _, err := p.StartContainer(p.t.Context(), &runtimeapi.StartContainerRequest{ContainerId: running}); err != nil {
+		p.t.Fatal(err)
+	}
+	return running
+}
+
+// fetchesWhatIsSigned leaves the registry without an answer about signatures: from then on they are
+// remembered.
+func (p *policed) fetchesWhatIsSigned() {
+	p.t.Helper()
+	err := p.pull(p.signed, p.cfg)
+	p.expect("what is not signed", err, codes.Unknown, `rule "signed"`)
+	if !strings.HasPrefix(status.Convert(err).Message(), "SignatureValidationFailed") {
+		p.t.Errorf("the kubelet does not know it: %v", err)
+	}
+	p.away.Store(true)
+	p.expect("a registry that does not say", p.pull(p.signed, p.cfg), codes.Unavailable, "could not be asked for")
+	p.away.Store(false)
+	if got := p.asked("signed/app", true); len(got) != 0 {
+		p.t.Errorf("fetched of what is refused: %q", got)
+	}
+	tag, sig := signature(p.t, p.key, p.vouched)
+	p.reg.Push("signed/app:"+tag, sig)
+	p.expect("what is signed", p.pull(p.signed, p.cfg), codes.OK)
+	p.away.Store(true)
+	p.made("a container of what is signed", p.signed)
+}
+
+// runsNothingElse has an image imported that no rule allows, and expects that what was refused so far is
+// in the timeline and counted.
+func (p *policed) runsNothingElse() {
+	p.t.Helper()
+	busybox, err := testimage.Busybox()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	archive := filepath.Join(p.dir, "evil.tar")
+	if err := testimage.WriteOCIArchive(archive, p.evil, busybox); err != nil {
+		p.t.Fatal(err)
+	}
+	if _, err := p.Import(p.t.Context(), archive, ""); err != nil {
+		p.t.Errorf("an import is root's: %v", err)
+	}
+	_, err = p.container("evil", p.evil)
+	p.expect("a container of what came otherwise", err, codes.PermissionDenied, `rule "nobody else"`)
+	line, err := p.Timeline(p.t.Context(), p.pod)
+	for _, word := range []string{"image not pulled", "container not made", "nobody else"} {
+		if err != nil || !strings.Contains(string(line), word) {
+			p.t.Errorf("the timeline does not say %q: %s %v", word, line, err)
+		}
+	}
+	p.counted(`berth_image_policy_decisions_total{at="pull",decision="refused",rule="nobody else"} 2`)
+	p.counted(`berth_image_policy_decisions_total{at="pull",decision="unanswered",rule="signed"} 1`)
+	p.counted(`berth_image_policy_decisions_total{at="create",decision="refused",rule="nobody else"} 1`)
+	p.counted("berth_image_policy_usable 1")
+}
+
+// followsItsFile changes the file of the rules, without a restart and without a signal.
+func (p *policed) followsItsFile(running string) {
+	p.t.Helper()
+	p.write("policy.toml", strings.Replace(p.rules, "/team/**\"]", "/team/**\", \""+p.reg.Addr+"/evil/**\"]", 1))
+	p.made("what is allowed now", p.evil)
+	// Half of the file, over a kill.
+	p.write("policy.toml", p.rules[:len(p.rules)/2])
+	p.expect("a file that is half written", p.pull(p.app, p.cfg), codes.Unavailable, "image.policy_failure is closed", p.file)
+	p.Berth.Kill(syscall.SIGKILL)
+	p.StartBerth()
+	_, err := p.container("again", p.app)
+	p.expect("a file that is half written", err, codes.Unavailable, "image.policy_failure is closed", p.file)
+	p.counted("berth_image_policy_usable 0")
+	st, err := p.Status(p.t.Context(), &runtimeapi.StatusRequest{Verbose: true})
+	if err != nil || !strings.Contains(st.GetInfo()["warnings"], "the image policy cannot be used") || !st.GetStatus().GetConditions()[0].GetStatus() {
+		p.t.Errorf("%v %v", st, err)
+	}
+	cs, err := p.ContainerStatus(p.t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: running})
+	if err != nil || cs.GetStatus().GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
+		p.t.Errorf("what ran does not run any more: %v %v", cs, err)
+	}
+	p.Pod(p.PodConfig()) // with a sandbox image
+	p.configure("open")
+	p.Berth.Signal(syscall.SIGHUP)
+	p.Until("everything is let in", func() bool { return p.pull(p.evil, p.cfg) == nil })
 }

@@ -39,6 +39,19 @@ func imageOf(t *testing.T, u *node.User) string {
 	return path
 }
 
+// aUser makes a user who has the archive of an image, and the manifest of the pod web. In its
+// specification IMAGE is the name of that image, and HOME the directory of the user.
+func aUser(t *testing.T, spec string) (u *node.User, image, manifest string) {
+	t.Helper()
+	u = node.NewUser(t)
+	manifest = filepath.Join(u.Home, "pod.yaml")
+	text := "apiVersion: v1\nkind: Pod\nmetadata: {name: web, namespace: default}\nspec:" + strings.NewReplacer("IMAGE", demo.Name, "HOME", u.Home).Replace(spec)
+	if err := os.WriteFile(manifest, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return u, imageOf(t, u), manifest
+}
+
 // A user without root runs the demo, whose containers end as root's do. Memory is limited where the
 // memory controller was delegated. Nothing is left.
 func TestAUserWithoutRootRunsTheDemo(t *testing.T) {
@@ -73,28 +86,19 @@ func TestAUserWithoutRootRunsTheDemo(t *testing.T) {
 // everything ends, however it is ended, and the next one knows the codes.
 func TestThePodOfAUserOutlivesAKillOfBerth(t *testing.T) {
 	t.Parallel()
-	u := node.NewUser(t)
-	image := imageOf(t, u)
+	u, image, manifest := aUser(t, `
+  restartPolicy: Never
+  terminationGracePeriodSeconds: 1
+  volumes: [{name: marks, hostPath: {path: HOME/marks}}]
+  containers:
+  - {name: ends, image: IMAGE, command: [sh, -c, "touch /marks/runs; until test -e /marks/end; do sleep 0.05; done; exit 7"], volumeMounts: [{name: marks, mountPath: /marks}]}
+  - {name: goes-on, image: IMAGE, command: [sleep, "86400"]}
+`)
 	marks := filepath.Join(u.Home, "marks")
 	if err := os.Mkdir(marks, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	u.Own(marks)
-	manifest := filepath.Join(u.Home, "pod.yaml")
-	if err := os.WriteFile(manifest, []byte(strings.NewReplacer("IMAGE", demo.Name, "MARKS", marks).Replace(`
-apiVersion: v1
-kind: Pod
-metadata: {name: web, namespace: default}
-spec:
-  restartPolicy: Never
-  terminationGracePeriodSeconds: 1
-  volumes: [{name: marks, hostPath: {path: MARKS}}]
-  containers:
-  - {name: ends, image: IMAGE, command: [sh, -c, "touch /marks/runs; until test -e /marks/end; do sleep 0.05; done; exit 7"], volumeMounts: [{name: marks, mountPath: /marks}]}
-  - {name: goes-on, image: IMAGE, command: [sleep, "86400"]}
-`)), 0o644); err != nil {
-		t.Fatal(err)
-	}
 	say := func(args ...string) {
 		t.Helper()
 		if out, err := u.Berth(args...).CombinedOutput(); err != nil {
@@ -143,15 +147,7 @@ spec:
 // container has made in a volume with an ID of its own.
 func TestAPodOfAUserIsRemovedWithItsVolumes(t *testing.T) {
 	t.Parallel()
-	u := node.NewUser(t)
-	image := imageOf(t, u)
-	service := startRootless(t, u)
-	manifest := filepath.Join(u.Home, "pod.yaml")
-	if err := os.WriteFile(manifest, []byte(strings.ReplaceAll(`
-apiVersion: v1
-kind: Pod
-metadata: {name: web, namespace: default}
-spec:
+	u, image, manifest := aUser(t, `
   restartPolicy: Never
   volumes: [{name: data, emptyDir: {}}]
   containers:
@@ -160,9 +156,8 @@ spec:
     command: [sh, -c, "umask 077 && mkdir -p /data/a/b && touch /data/a/b/c"]
     securityContext: {runAsUser: 1000, runAsGroup: 1000}
     volumeMounts: [{name: data, mountPath: /data}]
-`, "IMAGE", demo.Name)), 0o644); err != nil {
-		t.Fatal(err)
-	}
+`)
+	service := startRootless(t, u)
 	volumes := filepath.Join(u.Home, ".local/share/berth/volumes/*/*")
 	for _, args := range [][]string{
 		{"import", image},
@@ -192,21 +187,12 @@ spec:
 // their loopback, on which streams are served, is nobody else's.
 func TestAUserWithoutRootHasStreams(t *testing.T) {
 	t.Parallel()
-	u := node.NewUser(t)
-	image := imageOf(t, u)
-	service := startRootless(t, u)
-	manifest := filepath.Join(u.Home, "pod.yaml")
-	if err := os.WriteFile(manifest, []byte(strings.ReplaceAll(`
-apiVersion: v1
-kind: Pod
-metadata: {name: web, namespace: default}
-spec:
+	u, image, manifest := aUser(t, `
   terminationGracePeriodSeconds: 1
   containers:
   - {name: web, image: IMAGE, command: [nc, -ll, -p, "8080", -e, cat]}
-`, "IMAGE", demo.Name)), 0o644); err != nil {
-		t.Fatal(err)
-	}
+`)
+	service := startRootless(t, u)
 	for _, args := range [][]string{{"import", image}, {"play", manifest}} {
 		if out, err := u.Berth(args...).CombinedOutput(); err != nil {
 			t.Fatalf("berth %v: %v: %s", args, err, out)

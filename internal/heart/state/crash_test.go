@@ -87,6 +87,7 @@ func commitForEver(dir string) {
 // are: the file before with some of the changed pages, one of them perhaps half written; and with
 // all of them and a part of the meta page.
 func TestACrashAtAnyWriteOfACommitLeavesItWholeOrUndone(t *testing.T) {
+	t.Parallel()
 	r := seeded(t)
 	for _, withJournal := range []bool{true, false} {
 		dir, scratch := t.TempDir(), t.TempDir()
@@ -98,7 +99,7 @@ func TestACrashAtAnyWriteOfACommitLeavesItWholeOrUndone(t *testing.T) {
 		// bbolt writes with pwrite(2) and reads through a mapping of the same file, so a copy of
 		// the file between two commits is what the disk has then.
 		before, was := disk(t, s), map[string]bool{}
-		for i := range 40 {
+		for i := range 20 {
 			is := was
 			switch {
 			case i%13 == 12:

@@ -109,19 +109,28 @@ func opened(t *testing.T, files map[string][]byte, name string, b []byte) (*Stor
 // one: the code of an end was another, or 0, because a field was there no more, and berth did not
 // start.
 func TestAFlippedBitChangesNothing(t *testing.T) {
+	t.Parallel()
 	r := seeded(t)
+	eachFile(t, 12, func(_ int, said map[string]string, files map[string][]byte, name, where string) {
+		b := bytes.Clone(files[name])
+		bit := r.IntN(8 * len(b))
+		if name == "berth.db" && r.IntN(3) > 0 { // of what says where the records are
+			page := r.IntN(len(b) / os.Getpagesize())
+			bit = 8*page*os.Getpagesize() + r.IntN(8*200)
+		}
+		b[bit/8] ^= 1 << (bit % 8)
+		expectAll(t, files, name, b, fmt.Sprintf("%s, bit %d", where, bit), said)
+	})
+}
+
+// eachFile calls f so many times for each file of a node that was closed, and of one that was not.
+func eachFile(t *testing.T, times int, f func(i int, said map[string]string, files map[string][]byte, name, where string)) {
+	t.Helper()
 	for _, closed := range []bool{true, false} {
 		said, files := aNode(t, closed)
-		for name, whole := range files {
-			for range 30 {
-				b := bytes.Clone(whole)
-				bit := r.IntN(8 * len(b))
-				if name == "berth.db" && r.IntN(3) > 0 { // of what says where the records are
-					page := r.IntN(len(b) / os.Getpagesize())
-					bit = 8*page*os.Getpagesize() + r.IntN(8*200)
-				}
-				b[bit/8] ^= 1 << (bit % 8)
-				expectAll(t, files, name, b, fmt.Sprintf("%s, closed %v, bit %d", name, closed, bit), said)
+		for name := range files {
+			for i := range times {
+				f(i, said, files, name, fmt.Sprintf("%s, closed %v", name, closed))
 			}
 		}
 	}
@@ -175,47 +184,42 @@ func differ(got, want map[string]string) (ids []string) {
 // PROPERTIES 63: a file is cut off, or a page of it is overwritten. berth starts; what is on record
 // is as it was written; what is not there any more is said, and costs the others nothing.
 func TestWhatIsLeftOfAFileIsRead(t *testing.T) {
+	t.Parallel()
 	r := seeded(t)
-	for _, closed := range []bool{true, false} {
-		said, files := aNode(t, closed)
-		for name, whole := range files {
-			for i := range 20 {
-				b := bytes.Clone(whole)
-				where := fmt.Sprintf("%s, closed %v", name, closed)
-				if page := os.Getpagesize(); i%2 == 0 && len(b) > 3*page {
-					at := (2 + r.IntN(len(b)/page-2)) * page
-					copy(b[at:], bytes.Repeat([]byte{0xa5}, page))
-					where += fmt.Sprintf(", page %d", at/page)
-				} else {
-					b = b[:r.IntN(len(b))]
-					where += fmt.Sprintf(", cut at %d", len(b))
-				}
-				s, err := opened(t, files, name, b)
-				if err != nil {
-					t.Errorf("%s: %v", where, err)
-					continue
-				}
-				all := load(t, s)
-				got := records(t, all)
-				if missing := len(differ(got, said)) - len(all.Damaged); missing > 0 && len(s.Salvage().Lost) == 0 {
-					t.Errorf("%s: %d records are not there, and nothing is said", where, missing)
-				}
-				if len(s.Salvage().Lost) == 0 && len(got)+len(all.Damaged) < len(said) {
-					t.Errorf("%s: %d records of %d", where, len(got), len(said))
-				}
-				for id, record := range got {
-					// What only the journal had may be as it was before.
-					if record != said[id] && len(s.Salvage().Lost) == 0 {
-						t.Errorf("%s: %s is %s", where, id, record)
-					}
-				}
-				if owner := strings.TrimSpace(string(files["berth.owner"])); s.Owner() != owner {
-					t.Errorf("%s: its owner is %q", where, s.Owner())
-				}
-				_ = s.Close()
+	eachFile(t, 20, func(i int, said map[string]string, files map[string][]byte, name, where string) {
+		b := bytes.Clone(files[name])
+		if page := os.Getpagesize(); i%2 == 0 && len(b) > 3*page {
+			at := (2 + r.IntN(len(b)/page-2)) * page
+			copy(b[at:], bytes.Repeat([]byte{0xa5}, page))
+			where += fmt.Sprintf(", page %d", at/page)
+		} else {
+			b = b[:r.IntN(len(b))]
+			where += fmt.Sprintf(", cut at %d", len(b))
+		}
+		s, err := opened(t, files, name, b)
+		if err != nil {
+			t.Errorf("%s: %v", where, err)
+			return
+		}
+		all := load(t, s)
+		got := records(t, all)
+		if missing := len(differ(got, said)) - len(all.Damaged); missing > 0 && len(s.Salvage().Lost) == 0 {
+			t.Errorf("%s: %d records are not there, and nothing is said", where, missing)
+		}
+		if len(s.Salvage().Lost) == 0 && len(got)+len(all.Damaged) < len(said) {
+			t.Errorf("%s: %d records of %d", where, len(got), len(said))
+		}
+		for id, record := range got {
+			// What only the journal had may be as it was before.
+			if record != said[id] && len(s.Salvage().Lost) == 0 {
+				t.Errorf("%s: %s is %s", where, id, record)
 			}
 		}
-	}
+		if owner := strings.TrimSpace(string(files["berth.owner"])); s.Owner() != owner {
+			t.Errorf("%s: its owner is %q", where, s.Owner())
+		}
+		_ = s.Close()
+	})
 }
 
 // Another file in the place of the database is not written over.
