@@ -91,7 +91,7 @@ SOAK    := test/soak
 BROWSER := test/browser
 
 # Where a test can do something in several ways, such as with containerd inside or beside berth, a
-# commit takes one of them, and of a laboratory that nobody has touched for 50 commits it takes a part.
+# commit takes one of them, and of a laboratory that nobody has touched for 20 commits it takes a part.
 # PICK=all takes all, and PICK=WORD takes others than the commit does.
 export BERTH_PICK := $(or $(PICK),$(BERTH_PICK),$(COMMIT))
 

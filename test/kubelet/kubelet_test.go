@@ -42,8 +42,10 @@ func TestAPodIsServed(t *testing.T) {
 		if init := p.Status.InitContainerStatuses; len(init) != 2 || init[0].State.Terminated == nil || init[0].State.Terminated.Reason != "Completed" || !init[1].Ready {
 			t.Errorf("%+v", init)
 		}
-		if text, err := k.get("/containerLogs/default/web-node/web"); err != nil || text != "it serves\n" {
-			t.Errorf("log %q, %v", text, err)
+		// What a container that runs has written is in its log soon, and not at once.
+		log := func() string { text, _ := k.get("/containerLogs/default/web-node/web"); return text }
+		if !k.eventually(func() bool { return log() == "it serves\n" }) {
+			t.Errorf("its log is %q", log())
 		}
 		if text, err := k.request("POST", "/run/default/web-node/web?cmd=cat%20/www/index.html"); err != nil || text != "made by init\n" {
 			t.Errorf("a command printed %q, %v", text, err)

@@ -32,11 +32,11 @@ func Pick[T any](t testing.TB, what string, from ...T) []T {
 
 // settled is how many commits ago the rooms of a laboratory have to have been as they are, for it to be
 // tested in part.
-const settled = 50
+const settled = 20
 
 // Share returns one of so many parts of what a laboratory compares: which, depends only on the commit
 // and the test, as with [Pick]. It returns everything where Pick would return all ways, and as long
-// as one of the rooms, which are paths below [Module], is not what it was 50 commits ago, or git
+// as one of the rooms, which are paths below [Module], is not what it was 20 commits ago, or git
 // cannot tell.
 func Share[T any](t testing.TB, what string, parts int, rooms []string, from ...T) []T {
 	t.Helper()

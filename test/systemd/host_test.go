@@ -126,6 +126,15 @@ func (h *host) until(what string, ok func() bool) {
 	h.t.Fatalf("still not: %s", what)
 }
 
+// logged waits until berth's log in the journal has a text: what a unit has written before it is active
+// may be in the journal only afterwards.
+func (h *host) logged(text string) {
+	h.t.Helper()
+	h.until("the journal has "+text, func() bool {
+		return strings.Contains(h.run("journalctl", "--no-pager", "-b", "-u", "berth", "-o", "cat"), text)
+	})
+}
+
 // stored waits until systemd keeps a number of berth's descriptors.
 func (h *host) stored(want int) {
 	h.t.Helper()

@@ -47,9 +47,7 @@ func TestTheUnitIsActiveWhenCRIIsServed(t *testing.T) {
 			t.Errorf("%s of berth.service is %q, not %q", name, got, want)
 		}
 	}
-	if log := h.run("journalctl", "--no-pager", "-b", "-u", "berth", "-o", "cat"); !strings.Contains(log, "berth is ready on "+socket) {
-		t.Errorf("the journal has no line that berth is ready:\n%s", log)
-	}
+	h.logged("berth is ready on " + socket)
 	h.stored(1) // the CRI socket
 	h.systemctl("disable", "berth")
 }
@@ -247,9 +245,7 @@ func TestBerthIsStartedUntilItCan(t *testing.T) {
 	h.systemctl("--no-block", "start", "berth")
 	h.until("it was started seven times", func() bool { return h.number("berth", "NRestarts") >= 6 })
 	t.Logf("seven starts took %s", time.Since(began))
-	if log := h.run("journalctl", "--no-pager", "-b", "-u", "berth", "-o", "cat"); !strings.Contains(log, "no_such_setting") {
-		t.Errorf("the journal does not say why:\n%s", log)
-	}
+	h.logged("no_such_setting")
 	h.configure("")
 	h.until("berth is active", func() bool { return h.property("berth", "ActiveState") == "active" })
 	if err := h.call(); err != nil {
