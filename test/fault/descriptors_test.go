@@ -6,9 +6,9 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -79,138 +79,175 @@ func exhaust(t *testing.T, n *node.Node) (release func()) {
 	return release
 }
 
+// starved is a pod whose berth has no descriptors for a while.
+type starved struct {
+	*node.Node
+	t   *testing.T
+	cfg *runtimeapi.PodSandboxConfig
+	pod string
+
+	containers     int       // how many were made
+	staying        []process // these run all the time
+	ending         []process // these end meanwhile
+	stopped, eater process   // a stop is asked for; the OOM killer ends it
+	beginning      []string  // these are started meanwhile
+}
+
+// process is the first one of a container. It ends with the code when it gets SIGTERM.
+type process struct {
+	id   string
+	pid  int
+	code int32
+}
+
+func (s *starved) config(command ...string) *runtimeapi.ContainerConfig {
+	s.containers++
+	return node.ContainerConfig(fmt.Sprint("c", s.containers), command...)
+}
+
+func (s *starved) run(c *runtimeapi.ContainerConfig, code int) process {
+	s.t.Helper()
+	id := s.Run(s.pod, s.cfg, c)
+	ready(s.Node, id)
+	return process{id, s.Pid(id), int32(code)} //nolint:gosec // small
+}
+
+// several runs containers that end with a code of their own, from one on.
+func (s *starved) several(count, code int) (all []process) {
+	s.t.Helper()
+	for i := range count {
+		all = append(all, s.run(s.config("sh", "-c", exitOnTerm(code+i)), code+i))
+	}
+	return all
+}
+
+// prepare makes those to which something happens.
+func (s *starved) prepare() {
+	s.t.Helper()
+	const ends, begin = 5, 4
+	s.ending, s.stopped = s.several(ends, 20), s.several(1, 30)[0]
+	eats := s.config("sh", "-c", "trap 'exec tail /dev/zero' TERM; echo ready; sleep 1000 & wait")
+	eats.Linux.Resources = &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 16 << 20}
+	s.eater = s.run(eats, 137)
+	s.beginning = nil
+	for i := range begin {
+		s.beginning = append(s.beginning, s.Create(s.pod, s.cfg, s.config("sh", "-c", fmt.Sprint("exit ", 40+i))))
+	}
+}
+
+// honest fails the test if one is reported as ended that runs, or with a code that is not its own.
+func (s *starved) honest() {
+	s.t.Helper()
+	for _, p := range slices.Concat([]process{s.stopped}, s.staying, s.ending) {
+		st := s.Container(p.id)
+		switch st.GetState() {
+		case runtimeapi.ContainerState_CONTAINER_RUNNING:
+		case runtimeapi.ContainerState_CONTAINER_EXITED:
+			if st.GetExitCode() != p.code || syscall.Kill(p.pid, 0) == nil {
+				s.t.Fatalf("process %d, which ends with %d: %v\n%s", p.pid, p.code, st, timeline(s.t, s.Node, p.id))
+			}
+		default:
+			s.t.Fatal(st)
+		}
+	}
+}
+
+// starve takes the descriptors away while containers are started, are stopped and end, and
+// containerd is killed.
+func (s *starved) starve() {
+	s.t.Helper()
+	release := exhaust(s.t, s.Node)
+	var wg sync.WaitGroup
+	for _, id := range s.beginning {
+		wg.Go(func() {
+			// It fails, or not: berth may have a descriptor after all, that of what has ended.
+			_, _ = s.StartContainer(s.t.Context(), &runtimeapi.StartContainerRequest{ContainerId: id})
+		})
+	}
+	wg.Go(func() {
+		ctx, cancel := context.WithTimeout(s.t.Context(), 2*time.Second)
+		defer cancel()
+		_, _ = s.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: s.stopped.id, Timeout: 100})
+	})
+	for _, p := range append([]process{s.eater}, s.ending...) {
+		if err := syscall.Kill(p.pid, syscall.SIGTERM); err != nil {
+			s.t.Fatal(err)
+		}
+		s.Until("the process has ended", func() bool { s.honest(); return syscall.Kill(p.pid, 0) != nil })
+	}
+	if s.Containerd != nil {
+		s.Containerd.Kill(syscall.SIGKILL)
+		s.StartContainerd()
+	}
+	for range 100 { // the witnesses are asked again meanwhile
+		s.honest()
+		time.Sleep(20 * time.Millisecond)
+	}
+	release()
+	wg.Wait()
+}
+
+// recovers expects that everything is as it was asked for, and can be removed.
+func (s *starved) recovers() {
+	s.t.Helper()
+	s.Until("berth is connected", s.Connected)
+	if _, err := s.StopContainer(s.t.Context(), &runtimeapi.StopContainerRequest{ContainerId: s.stopped.id, Timeout: 100}); err != nil {
+		s.t.Error(err)
+	}
+	node.ExpectExit(s.t, s.Ended(s.eater.id), 137, "OOMKilled")
+	ended := append([]process{s.stopped}, s.ending...)
+	for _, p := range ended {
+		node.ExpectExit(s.t, s.Ended(p.id), p.code, "Error")
+	}
+	for i, id := range s.beginning {
+		s.Until("it has been started", func() bool {
+			if s.Container(id).GetState() != runtimeapi.ContainerState_CONTAINER_CREATED {
+				return true
+			}
+			_, err := s.StartContainer(s.t.Context(), &runtimeapi.StartContainerRequest{ContainerId: id})
+			return err == nil
+		})
+		if st := s.Ended(id); st.GetExitCode() != 128 || st.GetReason() != "StartError" {
+			node.ExpectExit(s.t, st, int32(40+i), "Error") //nolint:gosec // small
+		}
+	}
+	for _, p := range s.staying {
+		if st := s.Container(p.id); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING || s.Pid(p.id) != p.pid {
+			s.t.Errorf("what runs as process %d is %v", p.pid, st)
+		}
+	}
+	_, after := s.Sh("exit 50")
+	node.ExpectExit(s.t, s.Ended(after), 50, "Error")
+	for _, p := range append(ended, s.eater) {
+		s.beginning = append(s.beginning, p.id)
+	}
+	for _, id := range s.beginning {
+		if _, err := s.RemoveContainer(s.t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil {
+			s.t.Error(err)
+		}
+	}
+	s.RemoveAll(s.t.Context(), s.pod)
+}
+
 // PROPERTIES 2, 5 and 10: berth can open nothing for a while, in which containers end, are
 // started and stopped, and containerd is killed. Nothing is reported as ended that runs, and nothing
 // with a code that is not its own; and once there are descriptors again, everything is as it was
 // asked for, and nothing is left.
 func TestBerthWithoutDescriptorsInventsNothing(t *testing.T) {
 	both(t, quick, func(t *testing.T, n *node.Node, _ *faults) {
-		cfg := n.PodConfig()
-		pod := n.Pod(cfg)
-		var containers atomic.Int32
-		named := func(command ...string) *runtimeapi.ContainerConfig {
-			return node.ContainerConfig(fmt.Sprint("c", containers.Add(1)), command...)
-		}
-		const stay, ends, begin = 2, 5, 4
-		run := func(code int) string { return n.Run(pod, cfg, named("sh", "-c", exitOnTerm(code))) }
-		type process struct {
-			id   string
-			pid  int
-			code int32
-		}
-		watch := func(id string, code int) process {
-			ready(n, id)
-			return process{id, n.Pid(id), int32(code)} //nolint:gosec // small
-		}
-		var staying []process
-		for i := range stay {
-			staying = append(staying, watch(run(10+i), 10+i))
-		}
+		s := &starved{Node: n, t: t, cfg: n.PodConfig()}
+		s.pod = n.Pod(s.cfg)
+		s.staying = s.several(2, 10)
 		before := len(descriptors(t, n.Berth.Pid()))
-
-		for round := range times(t, 1) {
-			var ending []process
-			for i := range ends {
-				ending = append(ending, watch(run(20+i), 20+i))
-			}
-			stopped := watch(run(30), 30)
-			eats := named("sh", "-c", "trap 'exec tail /dev/zero' TERM; echo ready; sleep 1000 & wait")
-			eats.Linux.Resources = &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 16 << 20}
-			eater := watch(n.Run(pod, cfg, eats), 137)
-			var beginning []string
-			for i := range begin {
-				beginning = append(beginning, n.Create(pod, cfg, named("sh", "-c", fmt.Sprint("exit ", 40+i))))
-			}
-
-			release := exhaust(t, n)
-			var wg sync.WaitGroup
-			for _, id := range beginning {
-				wg.Go(func() {
-					// It fails, or not: berth may have a descriptor after all, that of what has ended.
-					_, _ = n.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: id})
-				})
-			}
-			wg.Go(func() {
-				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-				defer cancel()
-				_, _ = n.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: stopped.id, Timeout: 100})
-			})
-			honest := func() {
-				t.Helper()
-				for _, p := range append(append([]process{stopped}, staying...), ending...) {
-					st := n.Container(p.id)
-					switch st.GetState() {
-					case runtimeapi.ContainerState_CONTAINER_RUNNING:
-					case runtimeapi.ContainerState_CONTAINER_EXITED:
-						if st.GetExitCode() != p.code || syscall.Kill(p.pid, 0) == nil {
-							t.Fatalf("round %d: process %d, which ends with %d: %v\n%s", round, p.pid, p.code, st, timeline(t, n, p.id))
-						}
-					default:
-						t.Fatalf("round %d: %v", round, st)
-					}
-				}
-			}
-			for _, p := range append([]process{eater}, ending...) {
-				if err := syscall.Kill(p.pid, syscall.SIGTERM); err != nil {
-					t.Fatal(err)
-				}
-				n.Until("the process has ended", func() bool { honest(); return syscall.Kill(p.pid, 0) != nil })
-			}
-			if n.Containerd != nil {
-				n.Containerd.Kill(syscall.SIGKILL)
-				n.StartContainerd()
-			}
-			for range 100 { // the witnesses are asked again meanwhile
-				honest()
-				time.Sleep(20 * time.Millisecond)
-			}
-			release()
-			wg.Wait()
-
-			n.Until("berth is connected", n.Connected)
-			for _, p := range ending {
-				node.ExpectExit(t, n.Ended(p.id), p.code, "Error")
-			}
-			node.ExpectExit(t, n.Ended(eater.id), 137, "OOMKilled")
-			if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: stopped.id, Timeout: 100}); err != nil {
-				t.Error(err)
-			}
-			node.ExpectExit(t, n.Ended(stopped.id), stopped.code, "Error")
-			for i, id := range beginning {
-				n.Until("it has been started", func() bool {
-					if n.Container(id).GetState() != runtimeapi.ContainerState_CONTAINER_CREATED {
-						return true
-					}
-					_, err := n.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: id})
-					return err == nil
-				})
-				if st := n.Ended(id); st.GetExitCode() != 128 || st.GetReason() != "StartError" {
-					node.ExpectExit(t, st, int32(40+i), "Error") //nolint:gosec // small
-				}
-			}
-			for _, p := range staying {
-				if st := n.Container(p.id); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING || n.Pid(p.id) != p.pid {
-					t.Errorf("what runs as process %d is %v", p.pid, st)
-				}
-			}
-			_, after := n.Sh("exit 50")
-			node.ExpectExit(t, n.Ended(after), 50, "Error")
-			for _, id := range append(append([]string{}, beginning...), stopped.id, eater.id) {
-				if _, err := n.RemoveContainer(t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil {
-					t.Error(err)
-				}
-			}
-			for _, p := range ending {
-				if _, err := n.RemoveContainer(t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: p.id}); err != nil {
-					t.Error(err)
-				}
-			}
-			n.RemoveAll(t.Context(), pod)
+		for range times(t, 1) {
+			s.prepare()
+			s.starve()
+			s.recovers()
 			if t.Failed() {
 				t.FailNow()
 			}
 		}
-		for _, p := range staying {
+		for _, p := range s.staying {
 			if err := syscall.Kill(p.pid, syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}
