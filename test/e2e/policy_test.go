@@ -227,9 +227,9 @@ func (p *policed) counted(line string) {
 	}
 }
 
-// PROPERTIES 40: of an image that a rule refuses no byte is fetched, whoever asks and however it came
-// here nothing runs from it, and what runs is left alone. A change of the file holds at once, and a
-// file that cannot be used stops pulls and creations, and neither berth nor containers.
+// PROPERTIES 40: of an image that a rule refuses no byte is fetched, whoever asks and however it
+// came here nothing runs from it, and what runs is left alone. A change of the file holds at once,
+// and a file that cannot be used stops pulls and creations, and neither berth nor containers.
 func TestAnImageThatIsNotAllowedIsNeitherFetchedNorRun(t *testing.T) {
 	t.Parallel()
 	node.Modes(t, func(t *testing.T, external bool) {
@@ -282,8 +282,8 @@ func (p *policed) fetchesWhatIsSigned() {
 	p.made("a container of what is signed", p.signed)
 }
 
-// runsNothingElse has an image imported that no rule allows, and expects that what was refused so far is
-// in the timeline and counted.
+// runsNothingElse has an image imported that no rule allows, and expects that what was refused so
+// far is in the timeline and counted.
 func (p *policed) runsNothingElse() {
 	p.t.Helper()
 	busybox, err := testimage.Busybox()

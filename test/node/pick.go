@@ -34,10 +34,10 @@ func Pick[T any](t testing.TB, what string, from ...T) []T {
 // tested in part.
 const settled = 20
 
-// Share returns one of so many parts of what a laboratory compares: which, depends only on the commit
-// and the test, as with [Pick]. It returns everything where Pick would return all ways, and as long
-// as one of the rooms, which are paths below [Module], is not what it was 20 commits ago, or git
-// cannot tell.
+// Share returns one of so many parts of what a laboratory compares: which, depends only on the
+// commit and the test, as with [Pick]. It returns everything where Pick would return all ways, and
+// as long as one of the rooms, which are paths below [Module], is not what it was 20 commits ago,
+// or git cannot tell.
 func Share[T any](t testing.TB, what string, parts int, rooms []string, from ...T) []T {
 	t.Helper()
 	seed := commit()

@@ -19,8 +19,8 @@ import (
 	"berth/test/command"
 )
 
-// Each user has an ID of its own, from the first one on, and a range of subordinate IDs. Somebody else
-// is not expected to have them on this host.
+// Each user has an ID of its own, from the first one on, and a range of subordinate IDs. Somebody
+// else is not expected to have them on this host.
 const (
 	firstUser        = 61234
 	firstSubordinate = 1612340000

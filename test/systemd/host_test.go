@@ -126,8 +126,8 @@ func (h *host) until(what string, ok func() bool) {
 	h.t.Fatalf("still not: %s", what)
 }
 
-// logged waits until berth's log in the journal has a text: what a unit has written before it is active
-// may be in the journal only afterwards.
+// logged waits until berth's log in the journal has a text: what a unit has written before it is
+// active may be in the journal only afterwards.
 func (h *host) logged(text string) {
 	h.t.Helper()
 	h.until("the journal has "+text, func() bool {
