@@ -19,6 +19,7 @@ type engine struct {
 	known *knownContainerd
 	shims *shims.Shims
 	ctrd  *ctrd.Containerd
+	execs *ctrd.Execs
 	probe *probe.Probe
 }
 
@@ -55,6 +56,7 @@ func openEngine(c *containerd, h host, im images, owner string) (engine, error) 
 		adapter.SetAside = c.setAside
 	}
 	e.ctrd = ctrd.New(c.conn, adapter)
+	e.execs = ctrd.NewExecs(e.ctrd)
 	e.probe = probe.New(probe.Config{
 		Handlers:          h.handlers,
 		Snapshotter:       c.cfg.Containerd.Snapshotter,

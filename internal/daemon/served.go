@@ -62,7 +62,8 @@ func (s served) StartContainer(ctx context.Context, id string) error {
 // processes makes the processes of exec. Right after a start of berth it waits a little for
 // containerd, so that a probe or a person does not have to ask again.
 type processes struct {
-	*ctrd.Containerd
+	*ctrd.Execs
+	spec  func(ctx context.Context, id string) (*specs.Spec, error)
 	reach func(ctx context.Context) error // waits a little for containerd
 }
 
@@ -71,5 +72,5 @@ func (p processes) Spec(ctx context.Context, id string) (*specs.Spec, error) {
 	if err := p.reach(ctx); err != nil {
 		return nil, err
 	}
-	return p.Containerd.Spec(ctx, id)
+	return p.spec(ctx, id)
 }

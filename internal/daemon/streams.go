@@ -35,7 +35,7 @@ func (s *serving) openStreams(w wings) (err error) {
 	s.streams, err = stream.New(stream.Config{
 		Dir:       filepath.Join(w.cfg.State, "exec"),
 		Target:    w.heart.core.Pods.Target,
-		Processes: processes{w.engine.ctrd, w.containerd.reach},
+		Processes: processes{w.engine.execs, w.engine.ctrd.Spec, w.containerd.reach},
 		Joiner:    joiner,
 		Stdio:     w.heart.stdios.of,
 		Logger:    w.log.Logger,

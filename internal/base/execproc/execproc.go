@@ -23,9 +23,3 @@ type Request struct {
 	Stdout string
 	Stderr string
 }
-
-// Shim tells how the shim of a container is reached without containerd.
-type Shim struct {
-	Address string
-	Version int // of its API
-}

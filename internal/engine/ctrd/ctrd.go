@@ -56,7 +56,6 @@ type Containerd struct {
 	replaced replaced
 	orphans  orphanSearch
 	starts   starts // of shims that several pods share
-	execs    execs  // that can outlive their shim
 	// following: containerd has answered on the subscription that there is.
 	following atomic.Bool
 	grouping  sync.Map // names of the handlers whose shim can serve several pods

@@ -22,8 +22,8 @@ const processURL = "types.containerd.io/opencontainers/runtime-spec/1/Process"
 
 // askExec is askShim for a call about an exec process. Such calls are counted by process and not by
 // task, so that exec processes do not use up the limit of their container.
-func askExec[T any](ctx context.Context, c *Containerd, key execproc.Key, verb string, f func(ctx context.Context) (T, error)) (T, error) {
-	v, err := ask(ctx, c, key, f)
+func askExec[T any](ctx context.Context, e *Execs, key execproc.Key, verb string, f func(ctx context.Context) (T, error)) (T, error) {
+	v, err := ask(ctx, e.c, key, f)
 	if err != nil {
 		return v, fmt.Errorf("%s exec process %s of container %s: %w", verb, key.Exec, key.Container, connection.Native(err))
 	}
@@ -39,13 +39,13 @@ func ask[T any](ctx context.Context, c *Containerd, key execproc.Key, f func(ctx
 }
 
 // CreateExec makes an exec process of a task.
-func (c *Containerd) CreateExec(ctx context.Context, key execproc.Key, r execproc.Request) error {
+func (e *Execs) CreateExec(ctx context.Context, key execproc.Key, r execproc.Request) error {
 	spec, err := json.Marshal(r.Process)
 	if err != nil {
 		return fmt.Errorf("encode specification of exec process %s: %w", key, err)
 	}
-	_, err = askExec(ctx, c, key, "create", func(ctx context.Context) (*emptypb.Empty, error) {
-		return c.client.TaskService().Exec(ctx, &tasks.ExecProcessRequest{
+	_, err = askExec(ctx, e, key, "create", func(ctx context.Context) (*emptypb.Empty, error) {
+		return e.c.client.TaskService().Exec(ctx, &tasks.ExecProcessRequest{
 			ContainerID: key.Container,
 			ExecID:      key.Exec,
 			Stdin:       r.Stdin,
@@ -55,39 +55,39 @@ func (c *Containerd) CreateExec(ctx context.Context, key execproc.Key, r execpro
 			Spec:        &anypb.Any{TypeUrl: processURL, Value: spec},
 		})
 	})
-	return c.withoutShim(ctx, key.Container, err)
+	return e.c.withoutShim(ctx, key.Container, err)
 }
 
 // StartExec lets an exec process run.
-func (c *Containerd) StartExec(ctx context.Context, key execproc.Key) error {
-	r, err := askExec(ctx, c, key, "start", func(ctx context.Context) (*tasks.StartResponse, error) {
-		return c.client.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: key.Container, ExecID: key.Exec})
+func (e *Execs) StartExec(ctx context.Context, key execproc.Key) error {
+	r, err := askExec(ctx, e, key, "start", func(ctx context.Context) (*tasks.StartResponse, error) {
+		return e.c.client.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: key.Container, ExecID: key.Exec})
 	})
 	if err == nil {
-		c.watchExec(ctx, key, r.GetPid())
+		e.watch(ctx, key, r.GetPid())
 	}
 	return err
 }
 
 // WaitExec returns when an exec process has ended, with its exit code.
-func (c *Containerd) WaitExec(ctx context.Context, key execproc.Key) (uint32, error) {
-	r, err := askExec(ctx, c, key, "wait for", func(ctx context.Context) (*tasks.WaitResponse, error) {
-		return c.client.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: key.Container, ExecID: key.Exec})
+func (e *Execs) WaitExec(ctx context.Context, key execproc.Key) (uint32, error) {
+	r, err := askExec(ctx, e, key, "wait for", func(ctx context.Context) (*tasks.WaitResponse, error) {
+		return e.c.client.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: key.Container, ExecID: key.Exec})
 	})
 	return r.GetExitStatus(), err
 }
 
 // KillExec kills an exec process, by the kernel where its shim has died.
-func (c *Containerd) KillExec(ctx context.Context, key execproc.Key) error {
-	_, err := askExec(ctx, c, key, "kill", func(ctx context.Context) (*emptypb.Empty, error) {
-		return c.client.TaskService().Kill(ctx, &tasks.KillRequest{
+func (e *Execs) KillExec(ctx context.Context, key execproc.Key) error {
+	_, err := askExec(ctx, e, key, "kill", func(ctx context.Context) (*emptypb.Empty, error) {
+		return e.c.client.TaskService().Kill(ctx, &tasks.KillRequest{
 			ContainerID: key.Container,
 			ExecID:      key.Exec,
 			Signal:      uint32(unix.SIGKILL),
 		})
 	})
 	if errdefs.IsNotFound(err) {
-		if kerr := c.execs.kill(key); kerr != nil {
+		if kerr := e.kill(key); kerr != nil {
 			return fmt.Errorf("kill exec process %s of container %s: %w", key.Exec, key.Container, kerr)
 		}
 	}
@@ -96,34 +96,34 @@ func (c *Containerd) KillExec(ctx context.Context, key execproc.Key) error {
 
 // DeleteExec deletes an exec process that has ended, or that was never started. One whose shim has
 // died is ended.
-func (c *Containerd) DeleteExec(ctx context.Context, key execproc.Key) error {
-	_, err := askExec(ctx, c, key, "delete", func(ctx context.Context) (*tasks.DeleteResponse, error) {
-		return c.client.TaskService().DeleteProcess(ctx, &tasks.DeleteProcessRequest{ContainerID: key.Container, ExecID: key.Exec})
+func (e *Execs) DeleteExec(ctx context.Context, key execproc.Key) error {
+	_, err := askExec(ctx, e, key, "delete", func(ctx context.Context) (*tasks.DeleteResponse, error) {
+		return e.c.client.TaskService().DeleteProcess(ctx, &tasks.DeleteProcessRequest{ContainerID: key.Container, ExecID: key.Exec})
 	})
 	if errdefs.IsNotFound(err) {
-		if kerr := c.execs.kill(key); kerr != nil {
+		if kerr := e.kill(key); kerr != nil {
 			return fmt.Errorf("kill exec process %s of container %s: %w", key.Exec, key.Container, kerr)
 		}
 	}
 	if err == nil || errdefs.IsNotFound(err) {
-		c.execs.drop(key)
+		e.drop(key)
 	}
 	return err
 }
 
 // CloseExecStdin closes the shim's own end of the standard input of an exec process, so that the
 // process reads EOF once berth has closed its end.
-func (c *Containerd) CloseExecStdin(ctx context.Context, key execproc.Key) error {
-	_, err := askExec(ctx, c, key, "close standard input of", func(ctx context.Context) (*emptypb.Empty, error) {
-		return c.client.TaskService().CloseIO(ctx, &tasks.CloseIORequest{ContainerID: key.Container, ExecID: key.Exec, Stdin: true})
+func (e *Execs) CloseExecStdin(ctx context.Context, key execproc.Key) error {
+	_, err := askExec(ctx, e, key, "close standard input of", func(ctx context.Context) (*emptypb.Empty, error) {
+		return e.c.client.TaskService().CloseIO(ctx, &tasks.CloseIORequest{ContainerID: key.Container, ExecID: key.Exec, Stdin: true})
 	})
 	return err
 }
 
 // ResizeExec sets the size of the terminal of an exec process.
-func (c *Containerd) ResizeExec(ctx context.Context, key execproc.Key, width, height uint16) error {
-	_, err := askExec(ctx, c, key, "resize terminal of", func(ctx context.Context) (*emptypb.Empty, error) {
-		return c.client.TaskService().ResizePty(ctx, &tasks.ResizePtyRequest{
+func (e *Execs) ResizeExec(ctx context.Context, key execproc.Key, width, height uint16) error {
+	_, err := askExec(ctx, e, key, "resize terminal of", func(ctx context.Context) (*emptypb.Empty, error) {
+		return e.c.client.TaskService().ResizePty(ctx, &tasks.ResizePtyRequest{
 			ContainerID: key.Container,
 			ExecID:      key.Exec,
 			Width:       uint32(width),

@@ -15,23 +15,29 @@ import (
 	"berth/internal/host/pidfd"
 )
 
-// execs are the processes of exec that can outlive their shim: those of containers whose pods share
-// one. When such a shim dies the containers go on, only the kernel can reach these processes, and
-// each would run as long as its container. That is still so for a process whose start was not
-// answered before the shim died, and for one that an earlier berth started, because its PID is
-// unknown.
-type execs struct {
+// Execs makes exec processes through an adapter, and asks about them.
+type Execs struct {
+	c *Containerd
+
 	mu sync.Mutex
-	of map[execproc.Key]int // pidfds
+	// outlive has the pidfds of processes that can outlive their shim: those of containers whose pods
+	// share one. When such a shim dies the containers go on, only the kernel can reach these
+	// processes, and each would run as long as its container. That is still so for a process whose
+	// start was not answered before the shim died, and for one that an earlier berth started, because
+	// its PID is unknown.
+	outlive map[execproc.Key]int
 }
 
-// watchExec keeps hold of an exec process that has been started. A process that cannot be
+// NewExecs returns the exec processes of the containers that an adapter has.
+func NewExecs(c *Containerd) *Execs { return &Execs{c: c, outlive: map[execproc.Key]int{}} }
+
+// watch keeps hold of an exec process that has been started. A process that cannot be
 // identified as a child of the shim is left to the shim.
-func (c *Containerd) watchExec(ctx context.Context, key execproc.Key, pid uint32) {
-	if pid == 0 || !c.shims.Grouped() {
+func (e *Execs) watch(ctx context.Context, key execproc.Key, pid uint32) {
+	if pid == 0 || !e.c.shims.Grouped() {
 		return
 	}
-	pod, err := c.sharingPod(ctx, key.Container)
+	pod, err := e.c.sharingPod(ctx, key.Container)
 	if err != nil || pod == "" {
 		return
 	}
@@ -41,24 +47,21 @@ func (c *Containerd) watchExec(ctx context.Context, key execproc.Key, pid uint32
 	}
 	// The descriptor stands for the process that has the PID now: if that is a child of the shim,
 	// it is the one that was started.
-	if st, err := pidfd.ReadStat(pid); err != nil || !c.shims.Is(pod, st.Parent) {
+	if st, err := pidfd.ReadStat(pid); err != nil || !e.c.shims.Is(pod, st.Parent) {
 		_ = unix.Close(fd)
 		return
 	}
-	c.execs.mu.Lock()
-	defer c.execs.mu.Unlock()
-	if c.execs.of == nil {
-		c.execs.of = map[execproc.Key]int{}
-	}
-	c.execs.of[key] = fd
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.outlive[key] = fd
 }
 
 // kill kills a process that its shim cannot reach any more. One that is not known, or has ended, is
 // a success.
-func (e *execs) kill(key execproc.Key) error {
+func (e *Execs) kill(key execproc.Key) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	fd, ok := e.of[key]
+	fd, ok := e.outlive[key]
 	if !ok || pidfd.Ask(fd) == pidfd.Gone {
 		return nil
 	}
@@ -66,12 +69,12 @@ func (e *execs) kill(key execproc.Key) error {
 }
 
 // drop forgets a process.
-func (e *execs) drop(key execproc.Key) {
+func (e *Execs) drop(key execproc.Key) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if fd, ok := e.of[key]; ok {
+	if fd, ok := e.outlive[key]; ok {
 		_ = unix.Close(fd)
-		delete(e.of, key)
+		delete(e.outlive, key)
 	}
 }
 

@@ -22,11 +22,10 @@ import (
 // have not ended by then are left to the next berth.
 const stopTimeout = 2 * time.Second
 
-// Key, Request and Shim are also the engine's: see package execproc.
+// Key and Request are also the engine's: see package execproc.
 type (
 	Key     = execproc.Key
 	Request = execproc.Request
-	Shim    = execproc.Shim
 )
 
 // Processes makes exec processes and asks about them. Each method returns when its context ends,
