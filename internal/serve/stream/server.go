@@ -64,6 +64,7 @@ type Server struct {
 		streams map[*offer]bool   // of which the client has come
 		conns   map[*conn]bool
 		silent  chan struct{} // see farewell; nil if it does not wait
+		room    chan struct{} // closed when a port-forward has ended; nil: nothing waits for room
 	}
 }
 
@@ -258,7 +259,7 @@ func (s *Server) PortForward(ctx context.Context, req *runtimeapi.PortForwardReq
 		}
 	}
 	by := event.ClientOf(ctx)
-	at, err := s.issue("portforward", s.service.forwards, t.PodID, func(o *offer) http.HandlerFunc {
+	at, err := s.issueWithin(ctx, t.PodID, func(o *offer) http.HandlerFunc {
 		return forwardCall{
 			ports:    req.GetPort(),
 			patience: s.patience,

@@ -59,7 +59,9 @@ func TestForwardsDoNotTakeThePlaceOfExec(t *testing.T) {
 	w.podSays(func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 	s := serve(t, w, nil)
 	for range 1024 {
-		resp, err := s.PortForward(t.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: "p1", Port: []int32{1}})
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) // it waits for room no longer
+		resp, err := s.PortForward(ctx, &runtimeapi.PortForwardRequest{PodSandboxId: "p1", Port: []int32{1}})
+		cancel()
 		if err != nil {
 			expectExhausted(t, err)
 			break
@@ -180,7 +182,9 @@ func TestAnIdleForwardMakesRoom(t *testing.T) {
 	s := serve(t, w, nil)
 	share := int(w.service.forwards.Usage().Pod)
 	forward := func() (*websocket.Conn, error) {
-		resp, err := s.PortForward(t.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: "p1", Port: []int32{1}})
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) // it waits for room no longer
+		defer cancel()
+		resp, err := s.PortForward(ctx, &runtimeapi.PortForwardRequest{PodSandboxId: "p1", Port: []int32{1}})
 		if err != nil {
 			return nil, err
 		}
@@ -230,6 +234,38 @@ func TestAnIdleForwardMakesRoom(t *testing.T) {
 				t.Errorf("%d: got %q", i+1, b)
 			}
 		}
+	}
+}
+
+// Of 300 connections to a web server through berth port-forward 62 were refused: each one beyond the
+// share of its pod, though most of the others ended within a moment.
+func TestAPortForwardWaitsForRoom(t *testing.T) {
+	w := newWorld(t)
+	w.podSays(func(conn net.Conn) { _, _ = io.CopyN(conn, conn, 5) })
+	s := serve(t, w, nil)
+	share := int(w.service.forwards.Usage().Pod)
+	var clients sync.WaitGroup
+	defer clients.Wait()
+	for range 4 * share {
+		clients.Go(func() {
+			resp, err := s.PortForward(t.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: "p1", Port: []int32{1}})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			conn := dialSocket(t, resp.GetUrl())
+			defer conn.Close()
+			if err := websocket.Message.Send(conn, []byte("\x00hello")); err != nil {
+				t.Error(err)
+			}
+			var b []byte
+			for string(b) != "\x00hello" && err == nil {
+				err = websocket.Message.Receive(conn, &b)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

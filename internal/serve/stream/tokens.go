@@ -3,6 +3,7 @@
 package stream
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -20,6 +21,9 @@ const (
 	// idleForward is how long nothing must have come or gone on a port-forward, before it makes
 	// room for another.
 	idleForward = time.Minute
+	// roomTime is how long a port-forward waits for another to end, if its pod has its share or all pods
+	// have what there is: a browser opens connections by the dozen, and closes each in a moment.
+	roomTime = 10 * time.Second
 )
 
 // offer is the one request that a URL stands for, and then the stream of the client that made the
@@ -68,6 +72,30 @@ func (s *Server) issue(kind string, of *budget.Budget, pod string, serve func(o 
 	o.serve = serve(o)
 	s.mu.offers[at.Path] = o
 	return at.String(), nil
+}
+
+// issueWithin makes a URL for a port-forward of a pod as issue does, and waits for room.
+func (s *Server) issueWithin(ctx context.Context, pod string, serve func(o *offer) http.HandlerFunc) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, roomTime)
+	defer cancel()
+	for {
+		s.mu.Lock()
+		if s.mu.room == nil {
+			s.mu.room = make(chan struct{})
+		}
+		room := s.mu.room
+		s.mu.Unlock()
+		at, err := s.issue("portforward", s.service.forwards, pod, serve)
+		if !errdefs.IsResourceExhausted(err) {
+			return at, err
+		}
+		select {
+		case <-ctx.Done():
+			return "", err
+		case <-room:
+		case <-time.After(time.Second): // a URL that was not used expires, and a port-forward becomes idle
+		}
+	}
 }
 
 // hangUpIdleLocked makes room for a port-forward of a pod: it hangs up on the one that was idle for
@@ -136,6 +164,10 @@ func (s *Server) dropLocked(o *offer) {
 		delete(s.mu.streams, o)
 		o.of.Give(o.pod, 1)
 		s.silentLocked()
+		if s.mu.room != nil && o.of == s.service.forwards {
+			close(s.mu.room)
+			s.mu.room = nil
+		}
 	}
 }
 
