@@ -137,8 +137,8 @@ type way struct {
 	label string
 }
 
-// byTurns carries out steps in each of some ways, round after round, each time in another order. key is what
-// the labels are of.
+// byTurns carries out steps in each of some ways, round after round, each time in another order.
+// key names the labels.
 func (b *bench) byTurns(ctx context.Context, ways []way, key string, steps ...step) error {
 	order := slices.Clone(ways)
 	for i := range b.rounds {

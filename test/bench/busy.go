@@ -17,12 +17,12 @@ const (
 	talk      = 1_000_000 // bytes that all of them write in a second
 	busyImage = 2048      // MiB of files of the image that is pulled over and over
 	standBy   = 3         // pods that are made before they are needed
-	// spareThreads are those of the bench that may run beside one for each processor.
+	// spareThreads are threads of the bench that may run beside one for each processor.
 	spareThreads = 4
 )
 
-// talker is the command of a container that writes 20 lines, ten times a second. It starts no program
-// for that.
+// talker is the command of a container that writes 20 lines, ten times a second. It starts no
+// program for that.
 func talker() []string {
 	line := strings.Repeat("x", lineLength-1)
 	const tick = 10
@@ -30,8 +30,8 @@ func talker() []string {
 	return []string{"sh", "-c", fmt.Sprintf("mkfifo /f; exec 3<>/f; while :; do i=0; while [ $i -lt %d ]; do echo %s; i=$((i+1)); done; read -t 0.1 x <&3; done", lines, line)}
 }
 
-// busy measures a busy node: containers write output, an image is pulled and removed over and over, and
-// every second a container is killed, whose pod is then removed and replaced by another one.
+// busy measures a busy node: containers write output, an image is pulled and removed over and over,
+// and every second a container is killed, whose pod is then removed and replaced by another one.
 func (n *node) busy(ctx context.Context, count int, rec record) error {
 	pods, err := n.pods(ctx, talkers, 4, "")
 	if err != nil {
@@ -132,7 +132,8 @@ func (b *bench) runBusy(ctx context.Context) error {
 		return err
 	}
 	defer stop()
-	// The bench is the registry as well. Whoever measures an end does not wait for what serves layers.
+	// The bench is the registry as well. The measurement of an end does not wait for the goroutines
+	// that serve layers.
 	runtime.GOMAXPROCS(runtime.NumCPU() + spareThreads)
 	var ways []way
 	for _, k := range b.kinds {

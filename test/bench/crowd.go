@@ -21,8 +21,8 @@ import (
 	"berth/internal/host/pins"
 )
 
-// crowd makes as many containers as s.Crowd says and measures a list of them. Then it starts
-// s.Running of them and measures a list of their statistics.
+// crowd makes s.Crowd containers and measures a list of them. Then it starts s.Running of them and
+// measures a list of their statistics.
 func (n *node) crowd(ctx context.Context, s sizes, rec record) error {
 	created, err := n.fill(ctx, s.Pods, s.Crowd/s.Pods)
 	if err != nil {
@@ -45,7 +45,7 @@ func (n *node) crowd(ctx context.Context, s sizes, rec record) error {
 
 // rawLists measures ListContainers with a client that does not decode the answer.
 func (n *node) rawLists(ctx context.Context, count, want int, rec record) error {
-	const largest = 32 << 20 // what cri.Dial allows
+	const largest = 32 << 20 // the limit of cri.Dial
 	conn, err := grpc.NewClient("unix://"+n.socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(largest), grpc.ForceCodecV2(undecoded{encoding.GetCodecV2("proto")})))
 	if err != nil {
@@ -110,8 +110,8 @@ func (r received) items() (k int, err error) {
 // undecoded is gRPC's codec for protocol buffers, except that it leaves answers as they are.
 type undecoded struct{ encoding.CodecV2 }
 
-// Name implements encoding.CodecV2: the requests' content type is application/grpc, as without this codec.
-// CRI-O takes no other.
+// Name implements encoding.CodecV2: the requests' content type is application/grpc, as without this
+// codec. CRI-O takes no other.
 func (undecoded) Name() string { return "" }
 
 // Unmarshal implements encoding.CodecV2.
@@ -120,8 +120,8 @@ func (undecoded) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// plugins measures what CNI's plug-ins take by themselves to connect a pod, and to disconnect it after a
-// pause, with nothing around them.
+// plugins measures how long CNI's plug-ins by themselves take to connect a pod, and to disconnect
+// it after a pause.
 func (n *node) plugins(ctx context.Context, count int, rec record) error {
 	cni, err := network.New(network.Config{
 		ConfDir:  n.dir + "/net.d",

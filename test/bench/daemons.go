@@ -15,11 +15,10 @@ import (
 // kind is one of the daemons that are compared.
 type kind struct {
 	name string
-	// shim is what the command lines of the processes contain that stand between the daemon and its
-	// containers.
+	// shim is a part of the command lines of the processes between the daemon and its containers.
 	shim string
-	// prepare writes the daemon's configuration below n.dir and returns its command line. It may add to
-	// n.env.
+	// prepare writes the daemon's configuration below n.dir and returns its command line. It may add
+	// to n.env.
 	prepare  func(n *node) ([]string, error)
 	settings []string // as KEY=VALUE
 	monitor  string   // which version of conmon it has; "" for those without
@@ -34,9 +33,9 @@ var kinds = []kind{
 // crio is compared only where it is asked for, since this module does not build it.
 var crio = kind{name: "crio", shim: "conmon", prepare: prepareCRIO}
 
-// compared are the daemons that are compared: those of this module, and another one that was asked
-// for. Programs of that one that are not in PATH are an error, which names them. berth runs with the
-// setting, which is KEY=VALUE, and with "" as it ships.
+// compared returns the daemons to compare: those of this module, and another one if requested. If
+// programs of that one are not in PATH, the error names them. berth runs with the setting, which is
+// KEY=VALUE, or with "" as it ships.
 func compared(other, setting string) ([]kind, error) {
 	all := slices.Clone(kinds)
 	if setting != "" {
@@ -111,9 +110,9 @@ func prepareContainerd(n *node) ([]string, error) {
 	return []string{n.build + "/libexec/containerd", "--config", path}, os.WriteFile(path, []byte(cfg), 0o600)
 }
 
-// prepareCRIO configures CRI-O as its authors ship it, with the crio, conmon and pinns of PATH. Beside
-// paths that is: the runc of this module, as the other daemons have it; cgroupfs, which they use here as
-// well; and the events of pods, which CRI-O leaves off unless it is told.
+// prepareCRIO configures CRI-O as its authors ship it, with the crio, conmon and pinns of PATH.
+// Beside paths that is: the runc of this module, as the other daemons have it; cgroupfs, which they
+// use here as well; and the events of pods, which CRI-O leaves off unless it is told.
 func prepareCRIO(n *node) ([]string, error) {
 	n.socket = n.dir + "/crio.sock"
 	programs := map[string]string{"crio": "", "conmon": "", "pinns": ""}

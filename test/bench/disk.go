@@ -14,19 +14,20 @@ import (
 )
 
 const (
-	pages      = 64                     // of the file of a disk
-	writePause = 100 * time.Millisecond // from the beginning of a write to that of the next, if it has ended by then
+	pages = 64 // of the file of a disk
+	// from the beginning of one write to the beginning of the next, if it has ended by then
+	writePause = 100 * time.Millisecond
 )
 
-// disk is a file in the file system of a daemon's directory. It shows what a daemon waits for at least
-// when it writes something down before it tells it.
+// disk is a file in the file system of a daemon's directory. It shows the least time that a daemon
+// waits if it records something before it reports it.
 type disk struct {
 	file *os.File
 	page []byte
 }
 
-// openDisk makes the file in dir, with all its pages on the disk, so that a write to one of them changes
-// nothing else.
+// openDisk makes the file in dir, with all its pages on the disk, so that a write to one of them
+// changes nothing else.
 func openDisk(dir string) (*disk, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "disk"), os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_DSYNC, 0o600)
 	if err != nil {

@@ -8,13 +8,14 @@
 //
 // The daemons take turns, round after round, each with directories of its own, so that a change of
 // the machine affects both. Each measurement is a line in Go's benchmark format
-// (golang.org/design/14313-benchmark-format), which benchstat reads: results.txt, of which exits.svg
-// is a picture and results.benchstat a table. bench/RESULTS.md says how each figure is measured.
+// (golang.org/design/14313-benchmark-format), which benchstat reads: results.txt, with the picture
+// exits.svg and the table results.benchstat. bench/RESULTS.md describes how each figure is
+// measured.
 //
 // With -scale it fills one node of each daemon with more and more pods instead, and writes
 // scale.txt, of which scale.svg is a picture. With -output it measures the output of a container
 // alone, and writes output.txt. With -busy it measures ends on a node that does much else, and
-// writes busy.txt. With -probes it measures what the exec probes of 100 pods cost, and writes
+// writes busy.txt. With -probes it measures the cost of the exec probes of 100 pods, and writes
 // probes.txt. With -kubelets 200 so many clients call one node of each daemon as kubelets do, into
 // kubelets.txt. With -tricks it measures berth alone, with each of its tricks (docs/tricks.md) on
 // and off, and writes tricks.txt; with -runtime crun it measures berth with runc and with crun, and
@@ -25,9 +26,9 @@
 //
 // # What it promises
 //
-// Nothing is measured from inside a daemon: each figure is what a CRI client sees, or what the
-// kernel says about the daemon's process. No sample is dropped. After each round all pods are
-// removed through CRI, and whatever a daemon leaves behind is an error.
+// Nothing is measured from inside a daemon: each figure is the view of a CRI client, or of the
+// kernel. No sample is dropped. After each round all pods are removed through CRI, and anything
+// that a daemon leaves behind is an error.
 //
 // # What it needs
 //

@@ -15,15 +15,16 @@ import (
 // mostNice is the highest priority for the processors that setpriority(2) gives.
 const mostNice = -20
 
-// ending is when the kernel said that a process had ended, or why that is not known.
+// ending is the time at which a process ended according to the kernel, or the reason why that is
+// not known.
 type ending struct {
 	at  time.Time
 	err error
 }
 
-// watch waits for the end of the victim's process as a runtime can at best: by a pidfd, on a thread that
-// goes before all others, so that what it waits for is the kernel and not the processors. The channel
-// gets one value.
+// watch waits for the end of the victim's process as the best possible runtime would: by a pidfd,
+// on a thread with priority over all others, so that it waits for the kernel and not for the
+// processors. The channel gets one value.
 func (v victim) watch() (<-chan ending, error) {
 	fd, err := unix.PidfdOpen(v.pid, 0)
 	if err != nil {
@@ -55,8 +56,8 @@ func (v victim) watch() (<-chan ending, error) {
 	return seen, nil
 }
 
-// killedInParts kills v, and measures when the kernel says that its process has ended, how much later
-// that is known, and the whole, which is named name.
+// killedInParts kills v, and measures when the kernel reports the end of its process, how much
+// later that is known, and the whole, under name.
 func (v victim) killedInParts(name string, rec record, known func() error) error {
 	seen, err := v.watch()
 	if err != nil {

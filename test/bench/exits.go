@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// pollPause is the pause between two polls. With the call itself it is the resolution of an
-	// exit's time, the same for both daemons.
+	// pollPause is the pause between two polls. Together with the duration of the call, it is the
+	// resolution of an exit's time, the same for both daemons.
 	pollPause = 200 * time.Microsecond
 	// idlePause gives the work that a start leaves behind time to end, so that it is not measured
 	// with the exit.
@@ -25,8 +25,8 @@ const (
 	bound = time.Minute
 )
 
-// exits kills containers of one pod one after the other, and measures how long after its end each is
-// known to have ended. ready, unless nil, waits until a container may be killed.
+// exits kills containers of one pod one after the other, and measures how long after its end each
+// is known to have ended. ready, unless nil, waits until a container may be killed.
 func (n *node) exits(ctx context.Context, count int, name string, rec record, ready func(victim) error, known func(context.Context, victim) error) error {
 	pods, err := n.pods(ctx, 1, 1, "")
 	if err != nil {
@@ -75,7 +75,7 @@ func (n *node) exited(ctx context.Context, v victim) error {
 	return ctx.Err()
 }
 
-// events are those of containers, as they come.
+// events are events of containers, as they come.
 type events <-chan *runtimeapi.ContainerEventResponse
 
 // listen subscribes to container events until stop is called.
@@ -123,7 +123,7 @@ func (e events) stopped(_ context.Context, v victim) error {
 	return e.await(v.id, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT)
 }
 
-// publishedExits measures when a subscriber gets the event of an exit. Nobody polls.
+// publishedExits measures when a subscriber gets the event of an exit. It does not poll.
 func (n *node) publishedExits(ctx context.Context, count int, rec record) error {
 	events, stop, err := n.listen(ctx)
 	if err != nil {
@@ -133,7 +133,8 @@ func (n *node) publishedExits(ctx context.Context, count int, rec record) error 
 	return n.exits(ctx, count, killToEvent, rec, events.started, events.stopped)
 }
 
-// exitsAtOnce starts containers, kills all of them at once, and polls the list of exited containers.
+// exitsAtOnce starts containers, kills all of them at once, and polls the list of exited
+// containers.
 func (n *node) exitsAtOnce(ctx context.Context, ids []string, rec record) error {
 	victims, err := n.startAll(ctx, ids)
 	if err != nil {

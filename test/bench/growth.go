@@ -20,7 +20,8 @@ type panel struct {
 	write func(v float64) string
 }
 
-// panels are the parts of the picture. What is proportional to the pods is a straight line in it.
+// panels are the parts of the picture. A cost that is proportional to the pods is a straight line
+// in it.
 var panels = []panel{
 	{"a pod with two containers is made", []string{"MakePod"}, "ns/op", nanoseconds},
 	{"the states of all pods, one after the other", []string{"Relist"}, "ns/op", nanoseconds},
@@ -42,8 +43,8 @@ func mebibytes(v float64) string {
 // point is a figure at a number of pods.
 type point struct{ pods, value float64 }
 
-// figures reads what a panel shows from results: by daemon, in the order of the pods. What was measured
-// with some numbers of pods alone has no other points.
+// figures reads the points of a panel from results: by daemon, in the order of the pods. A figure
+// that was measured with only some numbers of pods has no other points.
 func (l panel) figures(results string) map[string][]point {
 	all := map[string][]point{}
 	whole := samples(results, l.unit, 1)
@@ -139,14 +140,14 @@ func growth(results string) string {
 	return w.String() + "</svg>\n"
 }
 
-// end is what stands at the end of a line.
+// end is the label at the end of a line.
 type end struct {
 	daemon string
 	y      float64
 	says   string
 }
 
-// apart moves what would be written on top of each other, upwards.
+// apart moves overlapping labels upwards.
 func apart(ends []end) []end {
 	const least = 15
 	slices.SortFunc(ends, func(a, b end) int { return cmp.Compare(b.y, a.y) })

@@ -15,10 +15,10 @@ import (
 	"berth/internal/serve/cri"
 )
 
-// What each simulated kubelet does, and how often: the periods are the kubelet's own (its generic PLEG,
-// its runtime state, its statistics and its image manager), but for the probes. A program that is run
-// in a container costs what the OCI runtime costs, whoever asks for it, and hundreds a second would
-// measure nothing else.
+// The calls of each simulated kubelet, and their periods, which are the kubelet's own (its generic
+// PLEG, its runtime state, its statistics and its image manager), except for the probes. The cost
+// of a program in a container is that of the OCI runtime for every client, and hundreds a second
+// would measure nothing else.
 const (
 	relistEvery = time.Second
 	statusEvery = 5 * time.Second
@@ -30,15 +30,15 @@ const (
 	kubeletsExits  = 20 // containers that end meanwhile, one a second
 )
 
-// runKubelets measures how both daemons, or the one whose name contains b.only, bear the calls of many
-// kubelets at the same time.
+// runKubelets measures how both daemons, or the one whose name contains b.only, bear the calls of
+// many kubelets at the same time.
 func (b *bench) runKubelets(ctx context.Context, kubelets, pods int) error {
 	call := step{"kubelets", func(ctx context.Context, n *node, rec record) error { return n.kubelets(ctx, kubelets, pods, rec) }, false}
 	return b.onOneNode(ctx, "kubelets", fmt.Sprintf("/kubelets=%d/pods=%d", kubelets, pods), call)
 }
 
-// kubelets makes the pods and lets so many kubelets talk to the daemon for a minute, while containers
-// end. An error of a call is counted, and said.
+// kubelets makes the pods and lets so many kubelets talk to the daemon for a minute, while
+// containers end. Failed calls are counted and reported.
 func (n *node) kubelets(ctx context.Context, count, pods int, rec record) error {
 	running, err := n.more(ctx, pods)
 	if err != nil {
@@ -72,7 +72,8 @@ func (n *node) kubelets(ctx context.Context, count, pods int, rec record) error 
 	err = n.share(rec, "Processor", func() error {
 		until := time.Now().Add(kubeletsWindow)
 		if err := n.exitsOneByOne(ctx, running[:min(kubeletsExits, len(running)/2)], rec); err != nil && ctx.Err() == nil {
-			rec.printf("# no further container is killed: %v\n", err) // what became of the calls is of interest all the more
+			// the results of the calls are of interest all the more
+			rec.printf("# no further container is killed: %v\n", err)
 		}
 		return pause(ctx, time.Until(until))
 	})
@@ -88,7 +89,7 @@ func (n *node) kubelets(ctx context.Context, count, pods int, rec record) error 
 	return n.weigh("Memory/after", false, rec)
 }
 
-// calls are what the kubelets have called.
+// calls counts the calls of the kubelets.
 type calls struct {
 	mu     sync.Mutex
 	took   map[string][]float64 // milliseconds by method
@@ -131,7 +132,7 @@ func (c *calls) write(rec record) {
 	}
 }
 
-// kubelet is a client that calls what a kubelet does, as often as one does.
+// kubelet is a client that makes the calls of a kubelet, at the same rate.
 type kubelet struct {
 	*cri.Client
 	*calls
@@ -172,8 +173,8 @@ func (k *kubelet) run(ctx context.Context) {
 	})
 }
 
-// repeat carries out a task every period until ctx ends, the first time after late. One that takes longer than
-// the period delays the next.
+// repeat carries out a task every period until ctx ends, the first time after late. One that takes
+// longer than the period delays the next.
 func repeat(ctx context.Context, late, period time.Duration, task func()) {
 	if pause(ctx, late) != nil {
 		return
@@ -189,8 +190,8 @@ func repeat(ctx context.Context, late, period time.Duration, task func()) {
 	}
 }
 
-// relist lists pods and containers, and asks for the states of what has changed, as the kubelet's
-// generic PLEG does.
+// relist lists pods and containers, and asks for the states of those that have changed, as the
+// kubelet's generic PLEG does.
 func (k *kubelet) relist(ctx context.Context) {
 	k.do(ctx, "ListPodSandbox", func() error { _, err := k.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{}); return err })
 	var list *runtimeapi.ListContainersResponse
@@ -223,8 +224,8 @@ func (k *kubelet) look(ctx context.Context, pod, container string) {
 	})
 }
 
-// listen looks at whatever an event is about, as the kubelet's evented PLEG does. The end of the stream
-// is an error.
+// listen asks for the status of the object of each event, as the kubelet's evented PLEG does. The
+// end of the stream is an error.
 func (k *kubelet) listen(ctx context.Context) {
 	stream, err := k.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
 	for err == nil {

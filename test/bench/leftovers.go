@@ -18,7 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// leftovers finds what a stopped daemon left behind of its pods, removes it, and returns it as an
+// leftovers finds the remains of a stopped daemon's pods, removes them, and returns them as an
 // error. The bridge and the parent of the cgroups, which a daemon rightly leaves, are removed
 // silently.
 func (n *node) leftovers() error {
@@ -49,8 +49,8 @@ func (n *node) leftovers() error {
 	return nil
 }
 
-// processes are those with the directory in their command line: the daemon, its shims, runc,
-// plug-ins.
+// processes are the processes with the directory in their command line: the daemon, its shims,
+// runc, plug-ins.
 func (n *node) processes() map[int]string {
 	all := map[int]string{}
 	found, _ := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -73,8 +73,8 @@ func (n *node) mounts() (all []string) {
 	return all
 }
 
-// rules are masquerading rules of the network, which the bridge plug-in names in a comment. They are
-// not removed.
+// rules are masquerading rules of the network, which the bridge plug-in names in a comment. They
+// are not removed.
 func (n *node) rules() (left []string) {
 	out, err := exec.Command("iptables", "-w", "-t", "nat", "-S").Output()
 	if err != nil {

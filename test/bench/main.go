@@ -121,8 +121,8 @@ func inside(build string) (string, error) {
 	return abs, nil
 }
 
-// machine describes the machine that is measured on. benchstat compares results of the same one;
-// what differs from run to run is a comment.
+// machine describes the measured machine. benchstat compares results of the same one; properties
+// that differ from run to run are comments.
 func machine(build string) string {
 	first := func(command ...string) string {
 		out, _ := exec.Command(command[0], command[1:]...).Output()

@@ -19,7 +19,7 @@ import (
 	"berth/internal/serve/cri"
 )
 
-// startTimeout is how long a daemon may take until CRI says that it is ready.
+// startTimeout is how long a daemon may take until CRI reports that it is ready.
 const startTimeout = time.Minute
 
 // node is one daemon with directories, a bridge and a subnet of its own.
@@ -35,7 +35,7 @@ type node struct {
 	network  string // name of the CNI network
 	cgroup   string // parent of the pods' cgroups
 	command  []string
-	account  account // of what the daemon and its programs use
+	account  account // of the processor time of the daemon and its programs
 	cmd      *exec.Cmd
 	beside   *exec.Cmd     // a containerd that berth uses; nil: it runs inside
 	up       bool          // it has answered since it was started last, and Client is connected to it
@@ -89,8 +89,8 @@ func newNode(k kind, build, registry string) (*node, error) {
 	return n, err
 }
 
-// conflist returns the CNI configuration of the pods, the same for all daemons: what berth and
-// containerd's documentation use by default.
+// conflist returns the CNI configuration of the pods, the same for all daemons: the default of
+// berth and of containerd's documentation.
 func conflist(n *node) string {
 	return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": %q, "plugins": [
   {"type": "bridge", "bridge": %q, "isGateway": true, "ipMasq": true, "hairpinMode": true,
@@ -110,7 +110,8 @@ func (n *node) spawn() error {
 	n.cmd.Env = append(os.Environ(), "PATH="+n.build+"/libexec:"+os.Getenv("PATH"), "TMPDIR="+n.dir+"/tmp")
 	n.cmd.Env = append(n.cmd.Env, n.env...)
 	n.cmd.Stdout, n.cmd.Stderr = log, log
-	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // signals from the terminal are for the bench alone
+	// signals from the terminal are for the bench alone
+	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := n.cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", n.name, err)
 	}
@@ -214,13 +215,14 @@ func (n *node) tail() string {
 	return strings.Join(lines[max(0, len(lines)-30):], "\n")
 }
 
-// close removes all pods through CRI, stops the daemon, and removes what newNode made. What the
-// daemon itself left behind is an error.
+// close removes all pods through CRI, stops the daemon, and removes everything that newNode made.
+// Remains of the daemon itself are an error.
 func (n *node) close(interrupted bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	var errs []error
-	if n.Client != nil && !n.up { // interrupted during the restart: only the daemon can remove its pods
+	// interrupted during the restart: only the daemon can remove its pods
+	if n.Client != nil && !n.up {
 		if err := n.end(syscall.SIGKILL); err != nil {
 			errs = append(errs, err)
 		}
@@ -229,7 +231,8 @@ func (n *node) close(interrupted bool) error {
 	}
 	if n.up {
 		errs = append(errs, n.removeAll(ctx, 4))
-		if interrupted { // calls that were cancelled go on in the daemon, and what they make is not listed yet
+		// calls that were cancelled go on in the daemon, and their objects are not listed yet
+		if interrupted {
 			time.Sleep(5 * time.Second)
 			errs = append(errs, n.removeAll(ctx, 4))
 		}

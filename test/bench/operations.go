@@ -18,7 +18,7 @@ import (
 const (
 	// obedient is a script that ends at once on SIGTERM. It prints ready when it handles the signal.
 	obedient = "trap 'exit 0' TERM; echo ready; sleep 1000000 & wait"
-	// postponed is how long a daemon may take with what it does after its answers.
+	// postponed is how long a daemon may take for work after its answers.
 	postponed = 2 * time.Second
 )
 
@@ -85,8 +85,8 @@ func (n *node) lives(ctx context.Context, count int, rec record) error {
 }
 
 // wholeLives measures the same life as one span, without a pause between the calls. Work that a
-// daemon postpones in one call delays a later one, and is measured here. So is the processor time of
-// one life, as the mean of all: the kernel counts it for the daemon and what it starts together.
+// daemon postpones in one call delays a later one, and is measured here. So is the processor time
+// of one life, as the mean of all: the kernel counts it for the daemon and its children together.
 func (n *node) wholeLives(ctx context.Context, count int, rec record) error {
 	before, err := n.account.used()
 	if err != nil {
@@ -163,9 +163,9 @@ func (n *node) execs(ctx context.Context, count int, rec record) error {
 	return err
 }
 
-// family is the processor time of the daemon, its shims, and all that these have started and that has
-// ended. What has joined a container is in another group than the daemon's, and so it is not counted
-// by groups.
+// family is the processor time of the daemon, its shims, and all that these have started and that
+// has ended. A process that has joined a container is in another group than the daemon's, so
+// counting by groups would miss it.
 func (n *node) family() (time.Duration, error) {
 	b, err := os.ReadFile(filepath.Join(n.account.dir, "cgroup.procs"))
 	if err != nil {

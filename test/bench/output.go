@@ -21,7 +21,7 @@ import (
 
 const (
 	lineLength = 98 // of a line of output, with its end
-	// leastInLog is what a line takes at least in a log. containerd leaves out zeros at the end of the
+	// leastInLog is the least length of a line in a log. containerd leaves out zeros at the end of the
 	// time.
 	leastInLog = len("2006-01-02T15:04:05Z stdout F ") + lineLength
 	// complete is how long a log has not grown that is complete.
@@ -63,9 +63,9 @@ func (b *bench) runOutput(ctx context.Context) error {
 	return nil
 }
 
-// outputs measures how long it takes until so many megabytes of output are in the log of a container,
-// and the processor time of the daemon and the container together; then the same with a log that is
-// rotated. A byte that is not in the log, or is there twice, is an error.
+// outputs measures how long it takes until so many megabytes of output are in the log of a
+// container, and the processor time of the daemon and the container together; then the same with a
+// log that is rotated. A byte that is not in the log, or is there twice, is an error.
 func (n *node) outputs(ctx context.Context, megabytes int, rec record) error {
 	for _, rotated := range []bool{false, true} {
 		name := fmt.Sprintf("Output/MB=%d", megabytes)
@@ -116,9 +116,9 @@ func (n *node) output(ctx context.Context, name string, count int, rotated bool,
 	return errors.Join(n.stopPod(ctx, p.id), n.removePod(ctx, p.id))
 }
 
-// follow waits until a log, with the files that it has been rotated to, has at least a size and does
-// not grow any more. It returns these files in the order in which they were written, and when the log
-// grew last.
+// follow waits until a log, with the files that it has been rotated to, has at least a size and
+// does not grow any more. It returns these files in the order in which they were written, and when
+// the log grew last.
 func (n *node) follow(ctx context.Context, id, log string, size int64, rotated bool) (files []string, last time.Time, err error) {
 	var before, seen int64 // in the files that were rotated away, and in all
 	for last = time.Now(); ; time.Sleep(time.Millisecond) {
@@ -179,9 +179,9 @@ func countFiles(files []string) (lines int, err error) {
 	return lines, err
 }
 
-// countLines counts the lines that a container has written in its log, which may be in several files. A
-// line that is not the writer's is an error. conmon cuts a line where what it has read ends: the pieces
-// have the tag P, except for the last.
+// countLines counts the lines that a container has written in its log, which may be in several
+// files. A foreign line is an error. conmon cuts a line at the end of a read: the pieces have the
+// tag P, except for the last.
 func countLines(log io.Reader) (count int, err error) {
 	want := strings.Repeat("x", lineLength-1)
 	whole := []byte{}
@@ -207,7 +207,7 @@ func countLines(log io.Reader) (count int, err error) {
 	}
 }
 
-// usedWithPods is the processor time of the daemon, of what it starts, and of all pods.
+// usedWithPods is the processor time of the daemon, of its children, and of all pods.
 func (n *node) usedWithPods() (time.Duration, error) {
 	pods := n.account
 	pods.dir = filepath.Join(filepath.Dir(n.account.dir), n.cgroup)

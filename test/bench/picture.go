@@ -44,7 +44,7 @@ text.berth, text.containerd, text.crio { stroke: none; font-weight: 600; }
 // card is a picture that is being drawn.
 type card struct{ strings.Builder }
 
-// newCard begins a picture with its title, and what to know of its axes.
+// newCard begins a picture with its title, and an explanation of its axes.
 func newCard(wide, high float64, title, axes string) *card {
 	c := &card{}
 	c.line(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" width="%g" height="%g" role="img">`, wide, high, wide, high)
@@ -183,7 +183,7 @@ func percentile(sorted []float64, p float64) float64 {
 	return sorted[max(0, int(math.Ceil(p/100*float64(len(sorted))))-1)]
 }
 
-// short writes milliseconds with three digits. What took longer than bound was given up.
+// short writes milliseconds with three digits. A longer time than bound was given up.
 func short(ms float64) string {
 	switch {
 	case ms >= float64(bound.Milliseconds()):

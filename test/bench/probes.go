@@ -21,8 +21,8 @@ const (
 	probesWindow = time.Minute
 )
 
-// runProbes measures by turns what the probes of many pods cost with containerd, with berth as it ships,
-// and with berth and exec = 'oci'; where b.only is set, with those alone whose name contains it.
+// runProbes measures by turns the cost of the probes of many pods with containerd, with berth as it
+// ships, and with berth and exec = 'oci'; if b.only is set, only with those whose name contains it.
 func (b *bench) runProbes(ctx context.Context) error {
 	pods, window := probed, probesWindow
 	if b.sizes == quick {
@@ -41,10 +41,10 @@ func (b *bench) runProbes(ctx context.Context) error {
 	}, false})
 }
 
-// probes runs true in the container of each pod every second, as the kubelet does for an exec probe:
-// one that takes longer than a second delays the next of its container, and one that takes ten is an
-// error, which is counted. The processor time is that of the daemon, its shims and all that these have
-// started, of the probes themselves too, for each probe that succeeded.
+// probes runs true in the container of each pod every second, as the kubelet does for an exec
+// probe: one that takes longer than a second delays the next of its container, and one that takes
+// ten is an error, which is counted. The processor time is that of the daemon, its shims and their
+// children, including the probes themselves, for each probe that succeeded.
 func (n *node) probes(ctx context.Context, count int, window time.Duration, rec record) error {
 	pods, err := n.pods(ctx, count, 4, "")
 	if err != nil {

@@ -25,9 +25,9 @@ const (
 	layerCount = 5
 )
 
-// layeredImage returns an image with that many MiB of files in layerCount layers. As in most images
-// there are many small files and a few large ones, and they compress to about half. The content is
-// the same in each run.
+// layeredImage returns an image with that many MiB of files in layerCount layers. Like most images
+// it has many small files and a few large ones, and they compress to about half. The content is the
+// same in each run.
 func layeredImage(mib int) (v1.Image, error) {
 	const large, small = 1 << 20, 16 << 10
 	random := rand.NewChaCha8([32]byte{})
@@ -53,7 +53,8 @@ func layeredImage(mib int) (v1.Image, error) {
 	return testimage.Image(v1.Config{Cmd: []string{"/none"}}, layers...)
 }
 
-// compressible returns random words of a small vocabulary, each followed by as many random bytes.
+// compressible returns random words of a small vocabulary, each followed by the same number of
+// random bytes.
 func compressible(random *rand.ChaCha8, size int) []byte {
 	b := make([]byte, 0, size+16)
 	for len(b) < size {
@@ -67,7 +68,7 @@ func compressible(random *rand.ChaCha8, size int) []byte {
 // blobBytes is how many bytes of blobs the registry has served.
 var blobBytes atomic.Int64
 
-// counted counts in blobBytes what a handler writes.
+// counted adds the bytes that a handler writes to blobBytes.
 func counted(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { next.ServeHTTP(countedWriter{w}, r) })
 }
@@ -85,7 +86,7 @@ func (w countedWriter) Write(p []byte) (int, error) {
 // times.
 func (n *node) pulls(ctx context.Context, count, mib int, rec record) error {
 	for range count {
-		unix.Sync() // what earlier steps wrote is not part of the pull
+		unix.Sync() // writes of earlier steps are not part of the pull
 		time.Sleep(time.Second)
 		served := blobBytes.Load()
 		if err := n.timed(rec, "PullImage", func() error { return n.fetch(ctx) }); err != nil {
@@ -124,8 +125,8 @@ func (n *node) exitsWhilePulling(ctx context.Context, count int, rec record) err
 	})
 }
 
-// whilePulling calls f while the image is pulled and removed over and over. pulling says which of the
-// two is under way.
+// whilePulling calls f while the image is pulled and removed over and over. pulling reports which
+// of the two is in progress.
 func (n *node) whilePulling(ctx context.Context, f func(ctx context.Context, pulling func() bool) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var pulling, enough atomic.Bool

@@ -19,8 +19,8 @@ const (
 	killToEvent      = "KillToEvent"
 	killWhilePulling = "KillToExitedWhilePulling"
 	killBusy         = "KillToExitedBusy"
-	killToEnd        = "KillToEndBusy"   // of these, what the kernel takes
-	endToExited      = "EndToExitedBusy" // and what the daemon takes
+	killToEnd        = "KillToEndBusy"   // the kernel's part of these
+	endToExited      = "EndToExitedBusy" // and the daemon's
 	writeBusy        = "SyncedWriteBusy" // which waits for a write like this one
 	stuckOwn         = "KillToExitedOwnDeleteHangs"
 	stuckOther       = "KillToExitedOthersDeletesHang"
@@ -42,7 +42,7 @@ func (l *lines) printf(format string, args ...any) {
 // record writes measurements in Go's benchmark format.
 type record struct {
 	*lines
-	of string // what is measured, as /daemon=berth: the end of each name
+	of string // the labels, such as /daemon=berth: the end of each name
 }
 
 // line writes one measurement. values are a number or a duration, and its unit, and so on.
@@ -72,7 +72,7 @@ func (r record) time(name string, call func() error) error {
 	return nil
 }
 
-// samples reads what results have in a unit, by name and daemon, divided by per.
+// samples reads the values of a unit from results, by name and daemon, divided by per.
 func samples(results, unit string, per float64) map[string]map[string][]float64 {
 	all := map[string]map[string][]float64{}
 	for line := range strings.Lines(results) {

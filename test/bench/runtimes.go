@@ -14,8 +14,8 @@ import (
 // ofRuntimes are the titles of the steps of a round in which the OCI runtime does some of the work.
 var ofRuntimes = []string{"memory and pods at once", "operations", "exec", "exits, polled"}
 
-// runRuntimes measures berth with runc and with another OCI runtime, by turns. other is the name of a
-// program in PATH, or the path of one.
+// runRuntimes measures berth with runc and with another OCI runtime, by turns. other is the name of
+// a program in PATH, or the path of one.
 func (b *bench) runRuntimes(ctx context.Context, other string) error {
 	path, err := exec.LookPath(other)
 	if err == nil {

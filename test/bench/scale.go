@@ -46,8 +46,8 @@ func (n *node) scale(ctx context.Context, atOnce, total int, rec record) error {
 	return n.rebooted(ctx, total, fmt.Sprintf("KillToReady/pods=%d", total), rec)
 }
 
-// rebooted kills the daemon and measures the time until it is ready again and reports all containers
-// that run.
+// rebooted kills the daemon and measures the time until it is ready again and reports all
+// containers that run.
 func (n *node) rebooted(ctx context.Context, want int, name string, rec record) error {
 	if err := n.end(syscall.SIGKILL); err != nil {
 		return err
@@ -94,8 +94,8 @@ func (b *bench) runNodes(ctx context.Context, sizes []int) error {
 	return b.onOneNode(ctx, "scale", "", grow)
 }
 
-// onOneNode measures a step with one node of each daemon, or of the one whose name contains b.only. of is
-// what the names of the samples have before the daemon.
+// onOneNode measures a step with one node of each daemon, or only of the one whose name contains
+// b.only. of is put before the daemon in the names of the samples.
 func (b *bench) onOneNode(ctx context.Context, title, of string, s step) error {
 	stop, err := b.serve(1)
 	if err != nil {
@@ -184,7 +184,7 @@ func (n *node) more(ctx context.Context, count int) (made []victim, err error) {
 	return made, err
 }
 
-// share records what share of a core the daemon used while f ran.
+// share records the daemon's share of a core while f ran.
 func (n *node) share(rec record, name string, f func() error) error {
 	before, err := processorTime(n.cmd.Process.Pid)
 	if err != nil {
@@ -231,7 +231,7 @@ func (n *node) exitsOneByOne(ctx context.Context, victims []victim, rec record) 
 	return nil
 }
 
-// relistsOf measures the lists, and what the kubelet asks when it has to look at everything.
+// relistsOf measures the lists, and the calls of a kubelet that has to look at everything.
 func (n *node) relistsOf(ctx context.Context, pods int, rec record) error {
 	var p *runtimeapi.ListPodSandboxResponse
 	var c *runtimeapi.ListContainersResponse

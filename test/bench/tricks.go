@@ -21,7 +21,7 @@ type trick struct {
 	on      string // KEY=VALUE that turns it on; "": it is on
 	// prepare prepares a daemon without it where a setting alone does not; nil: it does.
 	prepare func(n *node) ([]string, error)
-	// do measures what the trick speeds up, or what it costs.
+	// do measures the operation that the trick speeds up, or its cost.
 	do func(n *node, ctx context.Context, s sizes, rec record) error
 }
 
@@ -76,7 +76,8 @@ func (n *node) livesAndMemory(ctx context.Context, s sizes, rec record) error {
 	return n.weigh("Memory", true, rec)
 }
 
-// sharedShims measures the life of pods, and the memory and the ends of 50 pods with a container each.
+// sharedShims measures the life of pods, and the memory and the ends of 50 pods with a container
+// each.
 func (n *node) sharedShims(ctx context.Context, s sizes, rec record) error {
 	if err := n.bothLives(ctx, s, rec); err != nil {
 		return err
@@ -102,8 +103,8 @@ var few = sizes{
 	Kills: 8, Lives: 6, Pods: 10, Lists: 40, AtOnce: 10, Total: 30, Pulls: 2, PullMiB: 100, Crowd: 600, Execs: 34,
 }
 
-// hanging measures the restart of a daemon with so many pods, and then another one while the shim of
-// one of them hangs.
+// hanging measures the restart of a daemon with so many pods, and then another one while the shim
+// of one of them hangs.
 func (n *node) hanging(ctx context.Context, total int, rec record) error {
 	pods, err := n.pods(ctx, total, 4, "")
 	if err != nil {
@@ -130,8 +131,8 @@ func (n *node) hanging(ctx context.Context, total int, rec record) error {
 	return n.nextPod(ctx, total, fmt.Sprintf("KillToNextPod/pods=%d/oneShimHangs", total), rec)
 }
 
-// besideAWriter measures the life of pods while a container of another one writes to its layer, which
-// is on the same disk.
+// besideAWriter measures the life of pods while a container of another one writes to its layer on
+// the same disk.
 func (n *node) besideAWriter(ctx context.Context, count int, rec record) error {
 	pods, err := n.pods(ctx, 1, 1, "")
 	if err != nil {
@@ -211,8 +212,8 @@ func beside(n *node) ([]string, error) {
 	return append(command, "--set", "containerd.address="+address), err
 }
 
-// runTricks measures each trick, or those whose setting contains b.only. In each round it is once on
-// and once off, by turns in another order.
+// runTricks measures each trick, or those whose setting contains b.only. In each round it is once
+// on and once off, by turns in another order.
 func (b *bench) runTricks(ctx context.Context) error {
 	stop, err := b.serve(b.sizes.PullMiB)
 	if err != nil {

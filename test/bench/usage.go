@@ -109,7 +109,7 @@ func (n *node) timed(rec record, name string, call func() error) error {
 	return err
 }
 
-// processorTime is what all threads of a process have used: clock_getcpuclockid(3).
+// processorTime is the processor time of all threads of a process: clock_getcpuclockid(3).
 func processorTime(pid int) (time.Duration, error) {
 	const sched = 2 // CPUCLOCK_SCHED: nanoseconds, as the scheduler counts them
 	var t unix.Timespec

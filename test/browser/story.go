@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package browser tells the story of a node, for tests of the page that is drawn of it, and its own
+// Package browser tells the story of a node, for tests of the page of its history, and its own
 // tests open that page in a browser.
 package browser
 
@@ -16,7 +16,7 @@ import (
 	"berth/internal/history/recorder"
 )
 
-// Story is what happened on a node, told in any order.
+// Story is a sequence of events on a node, told in any order.
 type Story struct {
 	told []told
 	ids  int
@@ -32,7 +32,7 @@ func (s *Story) Tell(at time.Time, id string, of event.Names, e event.Event) {
 	s.told = append(s.told, told{of, event.Entry{At: at, ID: id, Event: e}})
 }
 
-// Records returns what was told as the recorder has it.
+// Records returns the events in the form of the recorder.
 func (s *Story) Records() []recorder.Record {
 	slices.SortStableFunc(s.told, func(x, y told) int { return x.At.Compare(y.At) })
 	out := make([]recorder.Record, 0, len(s.told))
@@ -106,7 +106,7 @@ func OOM(at time.Time) event.Exit {
 	return event.Exit{Code: 137, Measured: true, Reason: exit.ReasonOOMKilled, Witness: exit.Kernel, Ended: at, OOM: true, Limit: exit.LimitContainer}
 }
 
-// End ends a container, and gives back what it held, except what waits for its removal.
+// End ends a container, and releases its holds, except for those that wait for its removal.
 func (c *Container) End(e event.Exit) {
 	at := e.Ended
 	c.tell(at.Add(time.Millisecond), event.ExitReported{Exit: e})
@@ -115,7 +115,7 @@ func (c *Container) End(e event.Exit) {
 	c.tell(at.Add(60*time.Millisecond), event.Released{What: []string{"task", "stdio"}, Holds: []string{"container", "snapshot", "files"}})
 }
 
-// Crash says that an end was one of a series.
+// Crash makes an end one of a series.
 func (c *Container) Crash(e, first event.Exit, count int, log ...string) {
 	c.tell(e.Ended.Add(30*time.Millisecond), event.ContainerCrashed{
 		Names: c.Names,
@@ -137,7 +137,7 @@ func (c *Container) Remove(at time.Time) {
 	c.tell(at.Add(42*time.Millisecond), event.Removed{})
 }
 
-// Hang says that a release fails again and again.
+// Hang makes a release fail again and again.
 func (c *Container) Hang(from, to time.Time, err string) {
 	wait := time.Second
 	for at, n := from, 1; at.Before(to); at, n = at.Add(wait), n+1 {
@@ -186,8 +186,8 @@ func (p *Pod) Loop(from, to time.Time, name string, end func(time.Time) event.Ex
 	return c
 }
 
-// Day tells a day of a node with many pods: most go on, some come and go, a twentieth crash all day, and
-// as many have been killed by the OOM killer again and again.
+// Day tells a day of a node with many pods: most go on, some come and go, a twentieth crash all
+// day, and as many have been killed by the OOM killer again and again.
 func Day(began time.Time, pods int) *Story {
 	s := &Story{}
 	end := began.Add(24 * time.Hour)

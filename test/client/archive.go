@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// Archive returns the contents of a tar by name. What is not a regular file is empty.
+// Archive returns the contents of a tar by name. A file that is not regular is empty.
 func Archive(t *testing.T, path string) map[string]string {
 	t.Helper()
 	f, err := os.Open(path)

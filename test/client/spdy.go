@@ -45,8 +45,8 @@ func SPDY(t *testing.T, url, protocol string) httpstream.Connection {
 	return conn
 }
 
-// Talk says something to a port, and returns the answer or why there is none. Each request of a
-// connection has a name of its own.
+// Talk sends a text to a port, and returns the answer or the reason why there is none. Each request
+// of a connection has a name of its own.
 func Talk(t *testing.T, conn httpstream.Connection, port, request, text string) (answer, refused string) {
 	t.Helper()
 	headers := func(kind string) http.Header {

@@ -19,8 +19,8 @@ type Terminal struct {
 	keyboard *os.File // the side of the person
 }
 
-// OpenTerminal makes a pseudo terminal of this size, in characters. What is shown on it is written
-// to screen by another goroutine, until the test ends.
+// OpenTerminal makes a pseudo terminal of this size, in characters. Another goroutine writes its
+// output to screen, until the test ends.
 func OpenTerminal(t *testing.T, width, height uint16, screen io.Writer) *Terminal {
 	t.Helper()
 	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
@@ -46,7 +46,7 @@ func OpenTerminal(t *testing.T, width, height uint16, screen io.Writer) *Termina
 		close(read)
 	}()
 	t.Cleanup(func() {
-		_ = keyboard.Close() // it hangs up on whatever reads the other side
+		_ = keyboard.Close() // it hangs up on the readers of the other side
 		<-read
 		_ = p.TTY.Close()
 	})
@@ -76,7 +76,7 @@ func (p *Terminal) Resize(t *testing.T, width, height uint16) {
 	})
 }
 
-// Echoes reports whether the terminal shows what is typed, as it does when it is not in raw mode.
+// Echoes reports whether the terminal shows the input, as it does when it is not in raw mode.
 func (p *Terminal) Echoes(t *testing.T) (on bool) {
 	t.Helper()
 	p.control(t, func(fd int) error {

@@ -29,8 +29,8 @@ type authority struct {
 	last int64 // serial number
 }
 
-// newAuthority makes an authority, ca.crt, and a directory for what it signs. A key for the tokens of
-// service accounts, sa.key and sa.pub, is there as well.
+// newAuthority makes an authority, ca.crt, and a directory for its certificates. A key for the
+// tokens of service accounts, sa.key and sa.pub, is there as well.
 func newAuthority(t testing.TB, dir string) *authority {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -55,7 +55,8 @@ func newAuthority(t testing.TB, dir string) *authority {
 	return a
 }
 
-// issue signs a certificate for a user, with the groups that he is in, or for the hosts of a server.
+// issue signs a certificate for a user, with the groups that he is in, or for the hosts of a
+// server.
 func (a *authority) issue(name, user string, groups []string, hosts ...string) {
 	a.t.Helper()
 	cert := a.template(user)
@@ -90,7 +91,7 @@ contexts: [{name: c, context: {cluster: c, user: u}}]
 	}
 }
 
-// client is what a user's client needs for TLS.
+// client is the TLS configuration of a user's client.
 func (a *authority) client(name string) *tls.Config {
 	a.t.Helper()
 	pair, err := tls.LoadX509KeyPair(a.dir+"/"+name+".crt", a.dir+"/"+name+".key")

@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	// services is the network of the addresses of services, which is on no link. Its first address is
-	// that of the API server, and dns that of the DNS server.
+	// services is the network of the addresses of services, and is on no link. Its first address is
+	// the API server's, and dns the DNS server's.
 	services, apiService, dns = "172.30.0.0/16", "172.30.0.1", "172.30.0.10"
 	// patience is how long a cluster may take for anything on a machine that is busy.
 	patience = 5 * time.Minute
@@ -45,13 +45,13 @@ type cluster struct {
 	members []*member
 	admin   string       // the administrator's kubeconfig
 	client  *http.Client // his
-	table   []row        // what a user noticed
+	table   []row        // the observations of a user
 }
 
-// options say what a cluster consists of.
+// options describe the nodes of a cluster.
 type options struct {
 	nodes   int
-	foreign int // that many of them, the last ones, run containerd's CRI plug-in instead of berth
+	foreign int // so many of them, the last ones, run containerd's CRI plug-in instead of berth
 	// The kubelets of berth's nodes read berth's events and statistics, and do without lists and
 	// cAdvisor where they can.
 	evented bool
@@ -99,7 +99,7 @@ func start(t *testing.T, o options) *cluster {
 	return c
 }
 
-// newCluster makes what a cluster needs before it has nodes.
+// newCluster makes the parts that a cluster needs before it has nodes.
 func newCluster(t *testing.T, nodes int) *cluster {
 	t.Helper()
 	c := &cluster{t: t, outer: t, dir: node.TempDir(t), module: node.Module(t)}
@@ -120,14 +120,14 @@ func (c *cluster) connect(tls *tls.Config) {
 	c.client = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: tls, MaxIdleConnsPerHost: 8}}
 }
 
-// joined waits until all nodes have joined, and run what each cluster has.
+// joined waits until all nodes have joined, and run the pods of every cluster.
 func (c *cluster) joined() {
 	c.t.Helper()
 	c.until("the nodes are Ready", c.nodesReady)
 	c.until("the pods of the system are Ready", func() error { return c.podsReady("kube-system", 4+len(c.members)+2) })
 }
 
-// request gets what the API server has at a path.
+// request gets an object of the API server by its path.
 func (c *cluster) request(path string) ([]byte, error) {
 	resp, err := c.client.Get("https://" + c.lan.Hosts[0].Address + ":6443" + path)
 	if err != nil {
@@ -150,7 +150,7 @@ func (c *cluster) get(path string, object any) error {
 	return json.Unmarshal(b, object)
 }
 
-// pods are those of a namespace, or of all for "", that a selector of labels selects.
+// pods are the pods of a namespace, or of all for "", with labels that match a selector.
 func (c *cluster) pods(namespace, selector string) ([]corev1.Pod, error) {
 	path := "/api/v1/pods"
 	if namespace != "" {
@@ -177,7 +177,7 @@ func (c *cluster) until(what string, is func() error) {
 	c.t.Fatalf("not so after %s: %s: %v", patience, what, err)
 }
 
-// explain logs what the cluster and the nodes have to say about themselves.
+// explain logs the state of the cluster and the nodes.
 func (c *cluster) explain() {
 	for _, args := range [][]string{{"get", "nodes,pods", "-A", "-o", "wide"}, {"get", "events", "-A", "--sort-by=.lastTimestamp"}} {
 		out, err := c.kubectl("", args...)
@@ -222,8 +222,8 @@ func podReady(p *corev1.Pod) bool {
 	return false
 }
 
-// podsReady says which of the pods of a namespace are not Ready, or that there are fewer than that
-// many. Those that are being deleted do not count, nor do those that have ended.
+// podsReady returns an error that names the pods of a namespace that are not Ready, or if there are
+// too few. Those that are being deleted do not count, nor do those that have ended.
 func (c *cluster) podsReady(namespace string, atLeast int) error {
 	pods, err := c.pods(namespace, "")
 	if err != nil {
@@ -246,7 +246,7 @@ func (c *cluster) podsReady(namespace string, atLeast int) error {
 	return nil
 }
 
-// text is a manifest of testdata with what it leaves open.
+// text is a manifest of testdata with its placeholders filled in.
 func (c *cluster) text(name string, more ...string) string {
 	c.t.Helper()
 	b, err := os.ReadFile("testdata/" + name + ".yaml")
@@ -282,8 +282,8 @@ func (c *cluster) command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// kubectl runs kubectl with a standard input, and returns what it writes. The error is an
-// *exec.ExitError if kubectl says no.
+// kubectl runs kubectl with a standard input, and returns its output. If kubectl refuses, the error
+// is an *exec.ExitError.
 func (c *cluster) kubectl(stdin string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cluster runs Kubernetes clusters on berth, and says what their users notice.
+// Package cluster runs Kubernetes clusters on berth, and reports what their users notice.
 //
 // The nodes are network and mount namespaces of this host, each with a berth, a kubelet,
 // directories, a cgroup and a network for pods of its own. The control plane is static pods on the
@@ -11,10 +11,10 @@
 // containerd's CRI plug-in instead of berth.
 //
 // First the tests use a cluster as people do: roll-outs, services, names, volumes, jobs, streams,
-// debuggers, resizes, drains. Then a node is cut off, and berth is killed, restarted and replaced by
-// another version on all nodes, while a user calls a service and looks at the pods. What he noticed is
-// printed as a table, and docs/clusters.md says what is behind it.
+// debuggers, resizes, drains. Then a node is cut off, and berth is killed, restarted and replaced
+// by another version on all nodes, while a user calls a service and looks at the pods. The user's
+// observations are printed as a table, and docs/clusters.md explains them.
 //
 // They need root, and programs that `make test-cluster` builds within minutes before it runs them.
-// What they build of them, archives of images, stays in build/cluster.
+// Archives of images that they build stay in build/cluster.
 package cluster

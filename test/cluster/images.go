@@ -19,8 +19,8 @@ import (
 	"berth/test/testimage"
 )
 
-// ofControl are the programs of the control plane, and ofNode are those that any node may have to
-// run. Each is an image of its own.
+// ofControl are the programs of the control plane, and ofNode those that any node may have to run.
+// Each is an image of its own.
 var (
 	ofControl = []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"}
 	ofNode    = []string{"kube-proxy", "coredns"}
@@ -85,7 +85,7 @@ func archive(t testing.TB, module, program string) string {
 	return to
 }
 
-// files are those of a layer, in order, each after its directory.
+// files are the files of a layer, in order, each after its directory.
 type files struct {
 	list []testimage.File
 	seen map[string]bool

@@ -61,8 +61,8 @@ func startKubeadm(t *testing.T, nodes int) *cluster {
 	return c
 }
 
-// importPause gives each node the image of a pause process, which kubeadm wants to see, though berth
-// brings its own. It is one of busybox.
+// importPause gives each node the image of a pause process, which kubeadm wants to see, though
+// berth brings its own. It is one of busybox.
 func (c *cluster) importPause() {
 	c.t.Helper()
 	out, err := command.New(c.t, c.module+"/build/bin/kubeadm", "config", "images", "list", "--kubernetes-version", version(), "--image-repository", strings.TrimSuffix(repository, "/")).Output()
@@ -87,8 +87,8 @@ func (c *cluster) importPause() {
 	}
 }
 
-// kubeadm runs kubeadm init or join. Where systemd would start the kubelet, because there are settings
-// for it, the test does.
+// kubeadm runs kubeadm init or join. Where systemd would start the kubelet, because there are
+// settings for it, the test does.
 func (m *member) kubeadm(verb string, settings ...string) {
 	m.c.t.Helper()
 	file := m.dir + "/" + verb + ".yaml"
@@ -127,8 +127,8 @@ func (m *member) kubeadm(verb string, settings ...string) {
 // warning is a line of kubeadm about a check.
 var warning = regexp.MustCompile(`(?m)\[WARNING .*$`)
 
-// programs is a directory with what kubeadm calls, and no more: it must not find a systemctl, with
-// which it would stop and start the kubelet of this host.
+// programs is a directory with only the programs that kubeadm calls, because it must not find a
+// systemctl, with which it would stop and start the kubelet of this host.
 func (m *member) programs() string {
 	m.c.t.Helper()
 	dir := m.dir + "/bin"
@@ -147,7 +147,7 @@ func (m *member) programs() string {
 	return dir
 }
 
-// clientOf is what a kubeconfig has for TLS.
+// clientOf is the TLS configuration in a kubeconfig.
 func clientOf(t *testing.T, path string) *tls.Config {
 	t.Helper()
 	b, err := os.ReadFile(path)

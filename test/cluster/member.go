@@ -19,8 +19,8 @@ import (
 	"berth/test/node"
 )
 
-// member is a node of a cluster: a network namespace with a kubelet, and with a berth or containerd's
-// CRI plug-in.
+// member is a node of a cluster: a network namespace with a kubelet, and with a berth or
+// containerd's CRI plug-in.
 type member struct {
 	*node.Node
 	c       *cluster
@@ -28,7 +28,7 @@ type member struct {
 	host    node.Host
 	foreign bool   // it runs containerd's CRI plug-in instead of berth
 	dir     string // the kubelet's
-	group   string // the cgroup below which the kubelet makes those of pods
+	group   string // the cgroup below which the kubelet makes the pods' cgroups
 	kubelet *node.Process
 	args    []string // the kubelet's, if kubeadm has chosen them
 }
@@ -37,8 +37,8 @@ type member struct {
 // changed. Each node has its own.
 var private = []string{"/etc", "/usr/libexec", "/var/lib", "/var/log"}
 
-// addNode makes a node with a berth. That of a foreign node is there to import images, and gives way to
-// containerd's CRI plug-in before the kubelet starts.
+// addNode makes a node with a berth. The berth of a foreign node is there to import images, and
+// gives way to containerd's CRI plug-in before the kubelet starts.
 func (c *cluster) addNode(i int, host node.Host, foreign bool) *member {
 	c.t.Helper()
 	name := fmt.Sprintf("worker-%d", i)
@@ -46,8 +46,8 @@ func (c *cluster) addNode(i int, host node.Host, foreign bool) *member {
 		name = "control"
 	}
 	dir := node.TempDir(c.t)
-	// What a service manager keeps for berth goes when the service is stopped, as that of a foreign node
-	// is. The one of node keeps it.
+	// The descriptors that a service manager keeps for berth go when the service is stopped, as it is
+	// on a foreign node. The one of node keeps it.
 	n := node.Start(c.t, node.Options{
 		Dir: dir, NetNS: host.NetNS, MountNS: node.NewMounts(c.t, dir+"/private", private...), ServiceManager: !foreign, External: foreign,
 		Args: []string{"--set", "containerd.link=" + dir + "/link", "--set", "network.use_default=false"},
@@ -61,7 +61,7 @@ func (c *cluster) addNode(i int, host node.Host, foreign bool) *member {
 	for _, g := range node.Groups(m.group) {
 		m.check(os.MkdirAll(g, 0o755))
 	}
-	// A pod that asks for names of the world is told to ask an address that is nobody's.
+	// A pod that asks for names of the world gets an unused address as its name server.
 	m.check(os.WriteFile(m.dir+"/resolv.conf", []byte("nameserver 192.0.2.1\n"), 0o644))
 	m.check(os.MkdirAll(n.Dir+"/net.d", 0o755))
 	m.check(os.WriteFile(n.Dir+"/net.d/new", []byte(m.text("network")), 0o600))
@@ -77,7 +77,7 @@ func (m *member) text(name string, more ...string) string {
 		"@BRIDGE@", m.Bridge, "@SUBNET@", m.Subnet, "@ADDRESS@", m.host.Address, "@EVENTED@", strconv.FormatBool(m.c.evented && !m.foreign))...)
 }
 
-// socket is that of the runtime.
+// socket is the socket of the runtime.
 func (m *member) socket() string {
 	if m.foreign {
 		return m.containerd()
@@ -101,8 +101,8 @@ func (m *member) runtime() *node.Process {
 	return m.Berth
 }
 
-// enroll gives a node what its kubelet needs to join the cluster. The first one gets the control
-// plane.
+// enroll gives a node the files that its kubelet needs to join the cluster. The first one gets the
+// control plane.
 func (m *member) enroll() {
 	m.c.t.Helper()
 	m.c.ca.issue(m.name, "system:node:"+m.name, []string{"system:nodes"}, m.name, m.host.Address)
@@ -171,7 +171,7 @@ func (m *member) startKubelet() {
 	m.kubelet = m.SpawnInside(m.Module+"/build/bin/kubelet", args...)
 }
 
-// stop ends the kubelet and takes away what it has made. The pods go with the node.
+// stop ends the kubelet and removes its files. The pods go with the node.
 func (m *member) stop() {
 	if m.kubelet != nil {
 		m.kubelet.Kill(syscall.SIGTERM)
@@ -190,8 +190,8 @@ func (m *member) stop() {
 	}
 }
 
-// mounts are what is mounted below the node's directory in the runtime's namespace, without what is the
-// kubelet's or the test's, once no pod is left. It waits a moment until there is nothing.
+// mounts are the mounts below the node's directory in the runtime's namespace, except for the
+// kubelet's and the test's, once no pod is left. It waits a moment until there is nothing.
 func (m *member) mounts() (left []string) {
 	for range 100 {
 		left = nil

@@ -21,10 +21,10 @@ import (
 	"berth/internal/base/exit"
 )
 
-// nodePort is that of the Service web.
+// nodePort is the port of the Service web.
 const nodePort = 30080
 
-// row is what a user noticed of one thing that was done to the cluster.
+// row holds a user's observations of one action on the cluster.
 type row struct {
 	what             string
 	took             time.Duration
@@ -41,8 +41,8 @@ type row struct {
 	problems         []string
 }
 
-// user calls the Service web through nodes, each time with a connection of its own, and looks at the
-// pods and nodes, until he is done.
+// user calls the Service web through nodes, each time with a connection of its own, and looks at
+// the pods and nodes, until he is done.
 type user struct {
 	c      *cluster
 	begin  time.Time
@@ -55,7 +55,7 @@ type user struct {
 	first []types.UID // the pods that were there at the beginning
 }
 
-// sighting is what a user has seen of a pod.
+// sighting is a user's observation of a pod.
 type sighting struct {
 	name             string
 	before, restarts int
@@ -94,7 +94,7 @@ func (c *cluster) watch(what string, through ...*member) *user {
 	return u
 }
 
-// done ends the use, and puts what the user noticed into the table.
+// done ends the use, and puts the user's observations into the table.
 func (u *user) done() row {
 	u.c.t.Helper()
 	u.cancel()
@@ -191,7 +191,7 @@ func (u *user) visit(ctx context.Context, m *member) {
 	u.row.slowest = max(u.row.slowest, time.Since(begin))
 }
 
-// problem notes what went wrong with something that began then.
+// problem notes a problem with an action that began at begin.
 func (u *user) problem(begin time.Time, format string, args ...any) {
 	u.row.problems = append(u.row.problems, begin.Sub(u.begin).Round(100*time.Millisecond).String()+": "+fmt.Sprintf(format, args...))
 }
@@ -261,7 +261,7 @@ func (u *user) look() {
 }
 
 // restarted notes that a container of a pod was made anew. One that had not begun to run, because
-// berth was killed while it was started, has no last state, or one that says so.
+// berth was killed while it was started, has no last state, or one that shows this.
 func (u *user) restarted(p *corev1.Pod) {
 	last := "it had not begun to run"
 	for i := range p.Status.ContainerStatuses {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// serves applies the Deployment web and the pod client, and waits until the client gets an answer of
-// the Service by its name.
+// serves applies the Deployment web and the pod client, and waits until the client gets an answer
+// of the Service by its name.
 func (c *cluster) serves(replicas int) {
 	c.t.Helper()
 	c.applyText(c.text("apps/web", "@REPLICAS@", fmt.Sprint(replicas), "@VERSION@", "v1"))

@@ -2,12 +2,12 @@
 
 // Package command makes the programs that tests run end: each has a deadline.
 //
-// A program that has not ended by then fails its test, with what it is, and gets SIGQUIT, at which a
-// program of Go writes what each of its goroutines waits for to its standard error before it ends. One
+// A program that has not ended by then fails its test, with its name, and gets SIGQUIT, at which a
+// Go program writes the state of each of its goroutines to its standard error before it ends. One
 // that does not end even so is killed, and its output is not waited for. So the test goes on, and
 // prints the output as it does after any other failure.
 //
-// What a test does not wait for, such as berth itself, is a Process of test/node.
+// Programs that a test does not wait for, such as berth itself, are Processes of test/node.
 package command
 
 import (
@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// limit is how long a program may run. Those that tests run take seconds, and a busy machine is
-	// slow: it is only for what would never end.
+	// limit is how long a program may run. The programs of tests take seconds, and a busy machine is
+	// slow: the limit is only for those that would never end.
 	limit = 3 * time.Minute
 	// last is how long it may take after SIGQUIT until it is killed, and how long something else may
 	// have its output open once it has ended.
@@ -41,8 +41,8 @@ func Within(t testing.TB, limit time.Duration, name string, args ...string) *exe
 	return Asking(t, limit, nil, name, args...)
 }
 
-// Asking is [Within] which, if the program does not end, adds what ask returns to the failure: what
-// others have to say about that. It is called before the program gets its signal.
+// Asking is [Within] that adds the result of ask to the failure if the program does not end. It is
+// called before the program gets its signal.
 func Asking(t testing.TB, limit time.Duration, ask func() string, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	return asking(t, limit, last, ask, name, args...)

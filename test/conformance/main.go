@@ -41,8 +41,8 @@ func main() {
 	}
 }
 
-// run runs critest with every runtime and writes the page, unless it is interrupted. With save it writes
-// what came of the only runtime, and no page.
+// run runs critest with every runtime and writes the page, unless it is interrupted. With save it
+// writes the result of the only runtime, and no page.
 func run(ctx context.Context, build, out, only, save string, others []other) (err error) {
 	if build, err = filepath.Abs(build); err != nil {
 		return err
@@ -117,7 +117,7 @@ func run(ctx context.Context, build, out, only, save string, others []other) (er
 type other struct {
 	name   string
 	socket string
-	nri    string // the socket of its NRI; "": critest skips what it has of NRI
+	nri    string // the socket of its NRI; if "", critest skips its checks of NRI
 }
 
 // parseOther reads NAME=SOCKET or NAME=SOCKET,NRI.
@@ -130,7 +130,7 @@ func parseOther(s string) (other, error) {
 	return other{name, socket, nri}, nil
 }
 
-// measure fills in what needs no runtime.
+// measure fills in the figures that need no runtime.
 func (p *Page) measure(module, build string) (err error) {
 	if p.Fields, err = fields(module); err != nil {
 		return err
@@ -146,7 +146,8 @@ func (p *Page) measure(module, build string) (err error) {
 	if err := errors.Join(unix.Uname(&u), unix.Sysinfo(&i)); err != nil {
 		return err
 	}
-	release, _, _ := strings.Cut(unix.ByteSliceToString(u.Release[:]), "-") // the rest says who built it
+	// the rest names the builder
+	release, _, _ := strings.Cut(unix.ByteSliceToString(u.Release[:]), "-")
 	p.Kernel = release
 	p.GiB = int((i.Totalram*uint64(i.Unit) + 1<<29) >> 30) //nolint:gosec // a size
 	v, err := exec.Command(filepath.Join(build, "bin/berth"), "--version").Output()
@@ -157,14 +158,14 @@ func (p *Page) measure(module, build string) (err error) {
 	return nil
 }
 
-// critest is the program and what it takes.
+// critest is the program and its flags.
 type critest struct {
 	program, version string
 	flags            []string
 	nri              bool // it takes -nri-socket
 }
 
-// findCritest finds critest in PATH. missing says why there is none.
+// findCritest finds critest in PATH. missing is the reason if there is none.
 func findCritest(ctx context.Context) (c critest, missing string) {
 	var err error
 	if c.program, err = exec.LookPath("critest"); err != nil {

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// Page is what is written.
+// Page is the content of docs/conformance.md.
 type Page struct {
 	Made    time.Time
 	Berth   string // version
@@ -34,13 +34,13 @@ type Page struct {
 // Fields are the rows of docs/cri-fields.md.
 type Fields struct{ Honoured, Refused, NoEffect int }
 
-// Promises are those of docs/PROPERTIES.md.
+// Promises are the figures of docs/PROPERTIES.md.
 type Promises struct {
 	Count int
 	Tests map[int]int // listed tests of each
 }
 
-// fields counts the rows of docs/cri-fields.md by what becomes of the field.
+// fields counts the rows of docs/cri-fields.md by the treatment of the field.
 func fields(module string) (f Fields, err error) {
 	b, err := os.ReadFile(filepath.Join(module, "docs/cri-fields.md"))
 	if err != nil {
@@ -66,7 +66,7 @@ func fields(module string) (f Fields, err error) {
 	return f, nil
 }
 
-// promises counts those of docs/PROPERTIES.md and the tests that are listed for each.
+// promises counts the promises of docs/PROPERTIES.md and the tests that are listed for each.
 func promises(module string) (p Promises, err error) {
 	b, err := os.ReadFile(filepath.Join(module, "docs/PROPERTIES.md"))
 	if err != nil {
@@ -95,7 +95,7 @@ func promises(module string) (p Promises, err error) {
 	return p, nil
 }
 
-// soak returns the last result of a soak, from what it printed: the verdict of each test and its
+// soak returns the last result of a soak, from its output: the verdict of each test and its
 // figures, and "" if there is no such file.
 func soak(file string) (string, error) {
 	b, err := os.ReadFile(file)

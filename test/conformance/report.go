@@ -12,21 +12,21 @@ import (
 	"time"
 )
 
-// Result is what came of critest with one runtime.
+// Result is the result of critest with one runtime.
 type Result struct {
 	Runtime string // as the page names it
-	Version string // as the runtime says
+	Version string // as reported by the runtime
 	NotRun  string // why there are no counts; "" if there are
 	Counts
 	Took time.Duration
 }
 
-// Counts are those of the specifications of one report. Each one is counted once.
+// Counts are the counts of the specifications of one report. Each one is counted once.
 type Counts struct {
 	Passed, Failed, Skipped int
 	Unselected              int            // by the flags of critest
 	Failures                []string       // their names
-	Reasons                 map[string]int // of what was skipped
+	Reasons                 map[string]int // of skipped specifications
 }
 
 // spec is one of ginkgo's reports of a specification: see its package types.
@@ -41,7 +41,8 @@ type spec struct {
 // ids are the IDs of containers in a reason, which are others in each run.
 var ids = regexp.MustCompile(`\[?[0-9a-f]{64}(?:[ ,]+[0-9a-f]{64})*\]?`)
 
-// count reads ginkgo's report. A specification that the flags do not select is counted apart; one that
+// count reads ginkgo's report. A specification that the flags do not select is counted apart; one
+// that
 //
 //	was interrupted, timed out or panicked has failed, and so has what runs before or after all.
 func count(report []byte) (c Counts, err error) {

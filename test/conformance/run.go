@@ -30,7 +30,7 @@ type subject struct {
 	result *Result // of a run elsewhere; nil: it is run here
 }
 
-// daemon is what was started for a subject, in a directory of its own.
+// daemon is the set of processes started for a subject, in a directory of its own.
 type daemon struct {
 	build, dir  string
 	socket, nri string
@@ -45,7 +45,8 @@ const (
 	suiteTime = "90m"            // ginkgo's own limit
 )
 
-// run starts the runtime, runs critest, and ends the runtime. left says what could not be removed.
+// run starts the runtime, runs critest, and ends the runtime. left names objects that could not be
+// removed.
 func (s subject) run(ctx context.Context, build string, suite critest) (r Result, left error) {
 	r = Result{Runtime: s.name}
 	dir, err := os.MkdirTemp("", "bc")
@@ -84,7 +85,7 @@ func (s subject) run(ctx context.Context, build string, suite critest) (r Result
 	cmd := exec.CommandContext(ctx, suite.program, append(args, suite.flags...)...) //nolint:gosec // what the user has in PATH
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
 	began := time.Now()
-	ended := cmd.Run() // an error says most often that something failed, which the report has
+	ended := cmd.Run() // an error usually means that a check failed, as the report has
 	r.Took = time.Since(began)
 	b, err := os.ReadFile(report)
 	if err == nil {
@@ -96,7 +97,7 @@ func (s subject) run(ctx context.Context, build string, suite critest) (r Result
 	return r, nil
 }
 
-// letter keeps what a name of a file may have.
+// letter keeps the characters that a file name may have.
 func letter(c rune) rune {
 	if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' {
 		return c
@@ -159,7 +160,7 @@ func (d *daemon) ask(ctx context.Context) (version string, err error) {
 }
 
 // stop removes all pods of a runtime that was started here, ends its processes and removes its
-// directory. The error says what is left.
+// directory. The error names the remains.
 func (d *daemon) stop(name string) error {
 	if len(d.processes) == 0 {
 		return os.RemoveAll(d.dir)
@@ -212,7 +213,7 @@ func (d *daemon) removePods() error {
 // registries is the directory with the configurations of registries, "" for the runtime's own.
 func registries() string { return os.Getenv("CONFORMANCE_REGISTRIES") }
 
-// startBerth starts berth as it ships; only paths differ from the defaults, and NRI is on, since
+// startBerth starts berth as it ships; only paths differ from the defaults, and NRI is on, because
 // critest has checks of it.
 func startBerth(external bool) func(d *daemon) error {
 	return func(d *daemon) error {

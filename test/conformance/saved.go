@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// guestFile is where, in the directory of what was built, the result of the guest is kept.
+// guestFile is the file with the result of the guest, in the build directory.
 const guestFile = "conformance-guest.json"
 
-// Saved is what came of critest with one runtime, perhaps on another machine.
+// Saved is the result of critest with one runtime, perhaps on another machine.
 type Saved struct {
 	Made   time.Time
 	Kernel string
@@ -40,8 +40,8 @@ func (p Page) save(file string) error {
 	return os.WriteFile(file, b, 0o644) //nolint:gosec // a result
 }
 
-// saved returns the row of the guest: what was saved there, or that nothing was. A result of the future
-// is an error, as that of a broken file is.
+// saved returns the row of the guest: the saved result, or that there is none. A result of the
+// future is an error, as is a broken file.
 func saved(file string, now time.Time) (Result, error) {
 	const name = "berth on an older kernel, in the guest"
 	b, err := os.ReadFile(file)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package durabletest asks the kernel what it holds of files that is not on its way to the disk yet.
+// Package durabletest asks the kernel for the data of files that is not on its way to the disk yet.
 package durabletest
 
 import (
@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CanTell reports whether the kernel says what it holds of a file in dir: Linux 6.5 and later do, of
-// file systems on a disk. It is false in a file system in memory, and in an overlay, whose files are
-// those of another file system.
+// CanTell reports whether the kernel reports the unwritten data of a file in dir, as Linux 6.5 and
+// later do for file systems on a disk. It is false in a file system in memory, and in an overlay,
+// whose files belong to another file system.
 func CanTell(t *testing.T, dir string) bool {
 	t.Helper()
 	f, err := os.Create(filepath.Join(dir, "dirty"))
@@ -49,8 +49,8 @@ func dirty(f *os.File) (int64, error) {
 	return int64(has.Dirty) * int64(os.Getpagesize()), nil //nolint:gosec // it is far smaller
 }
 
-// AwaitClean waits until a file has at least size bytes, of which the kernel has begun to put all but
-// most onto the disk. It returns an error if that does not come. It may be called from any
+// AwaitClean waits until a file has at least size bytes, of which the kernel has begun to put all
+// but most onto the disk. It returns an error if that does not come. It may be called from any
 // goroutine.
 func AwaitClean(path string, size, most int64) error {
 	var last error

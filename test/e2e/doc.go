@@ -2,8 +2,7 @@
 
 // Package e2e proves berth with real containers: the built binary, as its own process, spoken to
 // over its socket. Each test has a berth of its own, with directories, a bridge and a subnet of its
-// own, and ends with a look for whatever was left behind: shims, mounts, network namespaces,
-// cgroups.
+// own, and ends with a search for leaks: shims, mounts, network namespaces, cgroups.
 //
-// The tests need root and what `make tools build` builds; without them they fail.
+// The tests need root and the output of `make tools build`; without them they fail.
 package e2e

@@ -16,8 +16,8 @@ import (
 	"berth/internal/engine/embed"
 )
 
-// Libexec returns the directory with containerd-shim-runc-v2 and runc: that of
-// BERTH_LIBEXEC, or build/libexec of the module that the test belongs to.
+// Libexec returns the directory with containerd-shim-runc-v2 and runc: BERTH_LIBEXEC, or
+// build/libexec of the module that the test belongs to.
 func Libexec(t testing.TB) string {
 	t.Helper()
 	dir := os.Getenv("BERTH_LIBEXEC")
@@ -78,8 +78,8 @@ func Config(t testing.TB) embed.Config {
 	}
 }
 
-// Start starts a server that is stopped after the test. What the test runs in it
-// must be deleted by then: shims outlive the server.
+// Start starts a server that is stopped after the test. The test must delete its containers by
+// then, because shims outlive the server.
 func Start(t testing.TB, cfg embed.Config) *embed.Server {
 	t.Helper()
 	s, err := embed.Start(t.Context(), cfg)

@@ -30,16 +30,16 @@ type kubelet struct {
 	t       testing.TB
 	evented bool // it reads berth's events
 	dir     string
-	group   string // the cgroup below which it makes those of pods
+	group   string // the cgroup below which it makes the pods' cgroups
 	program string
 	port    int
 	process *node.Process
 	client  *http.Client
 }
 
-// start starts a node and a kubelet. Evented says that the kubelet reads berth's events and
-// statistics, and does without lists and cAdvisor where it can. The settings are lines of YAML that
-// the kubelet's configuration has besides those of every test.
+// start starts a node and a kubelet. If evented is set, the kubelet reads berth's events and
+// statistics, and does without lists and cAdvisor where it can. The settings are lines of YAML for
+// the kubelet's configuration, besides those of every test.
 func start(t *testing.T, o node.Options, evented bool, settings ...string) *kubelet {
 	t.Helper()
 	if o.Dir == "" {
@@ -111,7 +111,7 @@ func (k *kubelet) stop() {
 		k.t.Error(err)
 	}
 	if !k.process.Over() {
-		k.eventually(k.idle) // what is left afterwards the node removes, and reports what it cannot remove
+		k.eventually(k.idle) // the node removes the remains, and reports those that it cannot remove
 	}
 	k.process.Kill(syscall.SIGTERM)
 	if k.t.Failed() {
@@ -127,8 +127,8 @@ func (k *kubelet) stop() {
 	}
 }
 
-// eventually waits up to three minutes until something is so, and asks less often than Until: what
-// is asked is the kubelet.
+// eventually waits up to three minutes until ok returns true, and polls less often than Until,
+// because it asks the kubelet.
 func (k *kubelet) eventually(ok func() bool) bool {
 	for range 1800 {
 		if ok() {
@@ -139,8 +139,8 @@ func (k *kubelet) eventually(ok func() bool) bool {
 	return false
 }
 
-// idle reports whether berth runs no pod. The kubelet removes what is left of pods that are gone
-// once a minute; the node removes it at the end of a test.
+// idle reports whether berth runs no pod. The kubelet removes the remains of deleted pods once a
+// minute; the node removes them at the end of a test.
 func (k *kubelet) idle() bool {
 	ready := &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY}
 	pods, err := k.ListPodSandbox(context.Background(), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{State: ready}})
@@ -152,7 +152,7 @@ func (k *kubelet) idle() bool {
 	return err == nil && len(containers.GetContainers()) == 0
 }
 
-// mounts are what the kubelet has mounted, the last one first: volumes, and its own directory.
+// mounts are the kubelet's mounts, the last one first: volumes, and its own directory.
 func (k *kubelet) mounts() []string {
 	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(k.dir))
 	if err != nil {
@@ -223,7 +223,7 @@ func (k *kubelet) request(method, path string) (string, error) {
 
 func (k *kubelet) get(path string) (string, error) { return k.request(http.MethodGet, path) }
 
-// pod is what the kubelet reports of a pod.
+// pod is the kubelet's report of a pod.
 type pod struct {
 	Metadata struct{ Name string }
 	Status   struct {
@@ -271,7 +271,7 @@ func (p pod) only() container {
 	return p.Status.ContainerStatuses[0]
 }
 
-// pods are the pods that the kubelet knows, by name without that of the node.
+// pods are the pods that the kubelet knows, by name without the suffix of the node.
 func (k *kubelet) pods() (map[string]pod, error) {
 	text, err := k.get("/pods")
 	if err != nil {

@@ -25,23 +25,24 @@ const (
 	// attempts is how often something is measured at most until it is within its limit.
 	attempts = 3
 	// loose and least are the bound on a machine that does not let it be measured: that many limits,
-	// and no less. Who waits for something that hangs takes longer.
+	// and no less. A wait for something that hangs takes longer.
 	loose, least = 10, 10 * time.Second
 )
 
 // Span is the time that something took.
 type Span struct {
 	From, To time.Time
-	// Free is when berth could begin with it. What the machine does before that is not blamed on
+	// Free is when berth could begin with it. A delay by the machine before that is not blamed on
 	// berth. Zero is From.
 	Free time.Time
 }
 
 func (s Span) took() time.Duration { return s.To.Sub(s.From) }
 
-// Within fails the test if what try measures takes longer than limit, each time that it is measured.
-// A machine that has other things to do does not make it fail: if a sleep or a write to the disk was
-// held up at the last time for so long that berth cannot be blamed, a looser limit holds.
+// Within fails the test if the span that try measures is longer than limit, each time that it is
+// measured. A machine that has other things to do does not make it fail: if a sleep or a write to
+// the disk was held up at the last time for so long that berth cannot be blamed, a looser limit
+// holds.
 func (n *Node) Within(limit time.Duration, what string, try func() Span) {
 	n.t.Helper()
 	n.MostWithin(limit, 0, what, func() []Span { return []Span{try()} })
@@ -86,8 +87,8 @@ func (n *Node) MostWithin(limit time.Duration, exceptions int, what string, try 
 
 // clock measures how long something took on a machine that has other things to do. It is the
 // control of such a measurement: a thread that only sleeps, and one that only writes a page to the
-// node's disk now and then, which is the least that whoever reports an exit has to do. While either
-// is held up the machine is, whatever berth does, and the clock stands still.
+// node's disk now and then, which is the least work for reporting an exit. While either is held up,
+// so is the machine, regardless of berth, and the clock stands still.
 type clock struct {
 	stop    chan struct{}
 	threads sync.WaitGroup
@@ -157,9 +158,9 @@ func (c *clock) close() error {
 	return c.err
 }
 
-// judge counts what took longer than limit, and how much of that also did from the time when berth
-// could begin, and without the times at which the clock stood still, which must not be most of it.
-// The clock has been closed.
+// judge counts the spans longer than limit, and how many of them are also too long from the time
+// when berth could begin, and without the times at which the clock stood still, which must not be
+// most of the span. The clock has been closed.
 func (c *clock) judge(spans []Span, limit time.Duration) (late, blamed int) {
 	for _, s := range spans {
 		if s.took() <= limit {

@@ -12,14 +12,15 @@
 //
 // # What it promises
 //
-//   - What fails, fails the test: without root, or without what `make tools build` builds, it does
-//     not skip.
+//   - Every error fails the test: without root, or without the output of `make tools build`, it
+//     does not skip.
 //   - At the test's end all pods are removed, berth and containerd are stopped, and everything that
-//     they could have left is looked for: see leaks.go. What is found fails the test, is named, and
-//     is taken away.
-//   - Nothing waits for ever. A call without a deadline, and the end of a process, have minutes; a test
-//     has half of the time that go test leaves it. What takes longer fails the test with what berth
-//     waits for (berth debug lanes), and ends berth, whose log has its goroutines: see hang.go.
+//     they could have left is looked for: see leaks.go. A leak fails the test, is named, and is
+//     removed.
+//   - Nothing waits for ever. A call without a deadline, and the end of a process, have minutes; a
+//     test has half of the time that go test leaves it. A longer wait fails the test with the cause
+//     of the delay in berth (berth debug lanes), and ends berth, whose log has its goroutines: see
+//     hang.go.
 //   - Several nodes may run side by side, also from several test binaries.
 //
 // # To look at it live

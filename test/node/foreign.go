@@ -8,7 +8,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// MakeForeign makes a container object in containerd as `ctr` and nerdctl do: it has nothing of a CRI.
+// MakeForeign makes a container object in containerd as `ctr` and nerdctl do: it has nothing of a
+// CRI.
 func (n *Node) MakeForeign(id string) {
 	n.t.Helper()
 	ctx, conn, err := n.dialContainerd(n.t.Context())

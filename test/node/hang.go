@@ -20,14 +20,14 @@ import (
 
 const (
 	// answer is how long a call may take, and the end of a process that was asked to end. A test that
-	// has more time for it says so with a deadline of its own.
+	// has more time for it sets a deadline of its own.
 	answer = 3 * time.Minute
-	// lanes is how long the question may take for what a node waits for.
+	// lanes is how long the question for a node's pending work may take.
 	lanes = 10 * time.Second
 )
 
-// Dial connects to a socket of berth or containerd for a test. A call that has no deadline gets one:
-// what would never be answered fails with what the service waits for.
+// Dial connects to a socket of berth or containerd for a test. A call without a deadline gets one:
+// a call that would never be answered fails with the pending work of the service.
 func Dial(t testing.TB, socket string) *cri.Client {
 	t.Helper()
 	c, err := dial(socket, answer, func(method string) { t.Errorf("%s is not answered within %s\n%s", method, answer, waitsFor(socket)) })
@@ -37,14 +37,15 @@ func Dial(t testing.TB, socket string) *cri.Client {
 	return c
 }
 
-// dial connects to a socket. late is called with the method of a call that is not answered within limit,
-// and which ends then.
+// dial connects to a socket. late is called with the method of a call that is not answered within
+// limit, and which ends then.
 func dial(socket string, limit time.Duration, late func(method string)) (*cri.Client, error) {
 	return cri.Dial(socket, grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		if _, bounded := ctx.Deadline(); bounded {
 			return invoke(ctx, method, req, reply, cc, opts...)
 		}
-		// The service is not told of a deadline: it still has the call when it says what it waits for.
+		// The service is not told of a deadline, so that it still has the call when it reports its
+		// pending work.
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		said := make(chan struct{})
@@ -61,7 +62,7 @@ func dial(socket string, limit time.Duration, late func(method string)) (*cri.Cl
 	}))
 }
 
-// waitsFor is what `berth debug lanes` says of a berth.
+// waitsFor is the output of `berth debug lanes` for a berth.
 func waitsFor(socket string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), lanes)
 	defer cancel()
@@ -77,7 +78,7 @@ func waitsFor(socket string) string {
 	return "berth debug lanes: " + string(raw)
 }
 
-// waits is what the berth of the node waits for.
+// waits is the pending work of the node's berth.
 func (n *Node) waits() string { return waitsFor(n.Dir + "/berth.sock") }
 
 // connect connects to the node's berth. A call that is not answered ends the node.
@@ -85,8 +86,8 @@ func (n *Node) connect() (*cri.Client, error) {
 	return dial(n.Dir+"/berth.sock", answer, func(method string) { n.hangs(fmt.Sprintf("%s is not answered within %s", method, answer)) })
 }
 
-// hangs fails the test, since something does not end, and ends berth, so that everything that waits
-// for it ends as well: berth's log then has what each of its goroutines waited for.
+// hangs fails the test because something does not end, and ends berth, so that everything that
+// waits for it ends as well: berth's log then has the state of each of its goroutines.
 func (n *Node) hangs(what string) {
 	n.t.Errorf("%s; berth is ended for that, and its log has the goroutines\n%s", what, n.waits())
 	n.hung.Store(true)
@@ -95,9 +96,9 @@ func (n *Node) hangs(what string) {
 	}
 }
 
-// bound ends what the test waits for halfway to the time at which go test ends all tests of the
-// package, and looks for what the node has left as after any other failure. The caller stops it at
-// the end of the test.
+// bound ends the waits of the test halfway to the time at which go test ends all tests of the
+// package, and looks for leaks of the node as after any other failure. The caller stops it at the
+// end of the test.
 func (n *Node) bound() (stop func()) {
 	t, ok := n.t.(interface{ Deadline() (time.Time, bool) })
 	if !ok {
@@ -128,7 +129,7 @@ func (n *Node) Command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// quit ends a process that hangs. A program of Go writes what its goroutines wait for.
+// quit ends a process that hangs. A Go program writes the state of its goroutines.
 func (p *Process) quit() {
 	for _, s := range []syscall.Signal{syscall.SIGCONT, syscall.SIGQUIT, syscall.SIGKILL} {
 		_ = p.cmd.Process.Signal(s)

@@ -14,8 +14,8 @@ import (
 	"berth/internal/host/namespace"
 )
 
-// LAN is a bridge of this host and network namespaces that are connected to it, as if each was a host
-// of its own. It is removed at the end of the test.
+// LAN is a bridge of this host and network namespaces that are connected to it, as if each was a
+// host of its own. It is removed at the end of the test.
 type LAN struct {
 	Address string // of this host on the bridge
 	Hosts   []Host
@@ -71,7 +71,8 @@ func up(link netlink.Link, address string) error {
 	return nil
 }
 
-// attach makes a namespace and connects it to a bridge. What it returns keeps the namespace.
+// attach makes a namespace and connects it to a bridge. The returned descriptor keeps the
+// namespace.
 func attach(bridge netlink.Link, name, address string) (fd int, err error) {
 	err = namespace.InThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {

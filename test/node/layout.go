@@ -7,9 +7,9 @@ import (
 	"syscall"
 )
 
-// Outside stops berth and its containerd, and starts berth beside a containerd of its own process. That
-// one has the directories of the containerd inside berth if same is set, and others if not. It does not
-// wait until berth is connected to it.
+// Outside stops berth and its containerd, and starts berth beside a containerd of its own process.
+// That one has the directories of the containerd inside berth if same is set, and others if not. It
+// does not wait until berth is connected to it.
 func (n *Node) Outside(same bool) {
 	n.t.Helper()
 	n.Berth.Kill(syscall.SIGTERM)

@@ -59,8 +59,8 @@ func (n *Node) leaks() {
 	}
 }
 
-// contradictions fails the test if two witnesses of an end have measured different codes, other than
-// the kernel's of a process and of its first thread: PROPERTIES 49.
+// contradictions fails the test if two witnesses of an end have measured different codes, other
+// than the kernel's of a process and of its first thread: PROPERTIES 49.
 func (n *Node) contradictions() {
 	n.t.Helper()
 	for _, p := range n.berths {
@@ -72,7 +72,7 @@ func (n *Node) contradictions() {
 	}
 }
 
-// left is what is left on the host.
+// left lists the leaks on the host.
 func (n *Node) left() []string {
 	return slices.Concat(n.leftProcesses(), n.leftMounts(), n.leftFiles(), n.leftCgroups(), n.leftLinks(), n.leftRules(n.seen.all()))
 }
@@ -142,7 +142,7 @@ func waiting(pid int) string {
 func (n *Node) mounts() (left []string) {
 	b, _ := os.ReadFile("/proc/self/mountinfo")
 	for line := range strings.Lines(string(b)) {
-		if strings.Contains(line, n.Dir+"/") { // as the place, or as what is mounted elsewhere
+		if strings.Contains(line, n.Dir+"/") { // as the place, or as the source of a mount elsewhere
 			left = append(left, strings.Fields(line)[4])
 		}
 	}
@@ -170,8 +170,8 @@ func (n *Node) leftFiles() (left []string) {
 	return left
 }
 
-// cgroups are the directories below the pods' cgroup parent, in each hierarchy; those of the parent
-// itself for "".
+// cgroups are the directories below the pods' cgroup parent, in each hierarchy; for "", those of
+// the parent itself.
 func (n *Node) cgroups(below string) []string {
 	var found []string
 	for _, hierarchy := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
@@ -223,12 +223,13 @@ func (r rule) chain() string {
 	return name
 }
 
-// rules are those that name one of the pods, or an address of theirs.
+// rules are the rules that name one of the pods, or an address of theirs.
 func (n *Node) rules(ids map[string]bool) (found []rule, err error) {
 	marks := []string{strings.TrimSuffix(n.Subnet, "0/24")}
 	for id := range ids {
 		marks = append(marks, id)
-		for _, prefix := range []string{"CNI-", "CNI-DN-", "CNI-SN-"} { // chains that the bridge and portmap plug-ins make
+		// chains that the bridge and portmap plug-ins make
+		for _, prefix := range []string{"CNI-", "CNI-DN-", "CNI-SN-"} {
 			const most = 28 // characters of a chain's name
 			marks = append(marks, fmt.Sprintf("%s%x", prefix, sha512.Sum512([]byte("berth"+id)))[:most])
 		}
@@ -243,8 +244,8 @@ func (n *Node) rules(ids map[string]bool) (found []rule, err error) {
 		if t, ok := strings.CutPrefix(line, "*"); ok {
 			table = t
 		}
-		// What belongs to a bridge stays with it. A test that was killed may have left a bridge of
-		// the same network.
+		// The rules of a bridge stay with it. A test that was killed may have left a bridge of the same
+		// network.
 		if strings.Contains(line, n.Bridge) || strings.Contains(line, "berth: pods of ") {
 			continue
 		}
@@ -293,7 +294,7 @@ func (n *Node) sweepRules() {
 	}
 }
 
-// sweep removes what was left, so that it does not disturb other tests.
+// sweep removes the leaks, so that they do not disturb other tests.
 func (n *Node) sweep() {
 	n.sweepRules()
 	kill := func(pid int) { _ = syscall.Kill(pid, syscall.SIGKILL) }
@@ -320,7 +321,7 @@ func (n *Node) sweep() {
 	}
 }
 
-// leaksInContainerd fails the test for what containerd and berth still list after all pods were
+// leaksInContainerd fails the test if containerd and berth still list anything after all pods were
 // removed.
 func (n *Node) leaksInContainerd(ctx context.Context) {
 	n.t.Helper()
@@ -357,7 +358,7 @@ func (n *Node) dialContainerd(ctx context.Context) (context.Context, *grpc.Clien
 	return metadata.AppendToOutgoingContext(ctx, "containerd-namespace", "k8s.io"), conn, err
 }
 
-// known is what berth itself still lists.
+// known lists the objects that berth itself still has.
 func (n *Node) known(ctx context.Context) (left []string) {
 	pods, err := n.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
@@ -387,7 +388,7 @@ func (n *Node) known(ctx context.Context) (left []string) {
 	return left
 }
 
-// inContainerd is what containerd has in berth's namespace, images and their layers left out.
+// inContainerd lists containerd's objects in berth's namespace, images and their layers left out.
 func inContainerd(ctx context.Context, conn grpc.ClientConnInterface) (left []string) {
 	add := func(kind, id string) { left = append(left, "containerd's "+kind+" "+id) }
 	failed := func(kind string, err error) { add(kind, fmt.Sprint("cannot be listed: ", err)) }

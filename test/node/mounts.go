@@ -14,9 +14,9 @@ import (
 	"berth/internal/host/namespace"
 )
 
-// NewMounts makes a mount namespace for [Options], in which what is written to some directories of
-// this host is written below dir instead: to dir/PATH/upper, where PATH has a dash for each slash.
-// So a program that has paths built in leaves nothing on the host. It ends with the test.
+// NewMounts makes a mount namespace for [Options], in which writes to some directories of this host
+// go below dir instead: to dir/PATH/upper, where PATH has a dash for each slash. So a program that
+// has paths built in leaves nothing on the host. It ends with the test.
 func NewMounts(t testing.TB, dir string, private ...string) string {
 	t.Helper()
 	return mountNamespace(t, func() error {
@@ -60,15 +60,15 @@ func mountNamespace(t testing.TB, mount func() error) string {
 	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd)
 }
 
-// Private is where [NewMounts] puts what is written to a directory.
+// Private is the directory in which [NewMounts] puts the writes to a directory.
 func Private(dir, path string) string {
 	return dir + "/" + strings.ReplaceAll(strings.Trim(path, "/"), "/", "-") + "/upper"
 }
 
 // NewUnified makes a mount namespace for [Options] in which this host has the unified hierarchy of
-// control groups alone, as it has with cgroup v2, mounted with options. Where the host has the
-// hierarchies of cgroup v1, the unified one has no controllers; groups can be frozen and killed there
-// all the same. It ends with the test.
+// control groups alone, as it has with cgroup v2, mounted with options. If the host has the
+// hierarchies of cgroup v1, the unified one has no controllers; groups can be frozen and killed
+// there all the same. It ends with the test.
 func NewUnified(t testing.TB, options string) string {
 	t.Helper()
 	return mountNamespace(t, func() error {

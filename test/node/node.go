@@ -28,7 +28,7 @@ import (
 // Busybox is the image that each node has from its start.
 const Busybox = "localhost/berth-test:latest"
 
-// Module is the root directory of berth's source, with what has to be built for real containers.
+// Module is the root directory of berth's source, with the built files for real containers.
 func Module(t testing.TB) string {
 	t.Helper()
 	dir, err := os.Getwd()
@@ -116,7 +116,7 @@ type Node struct {
 	args     []string
 	berths   []*Process // one after the other
 	libexec  string
-	netns    string // in which berth runs, and an external containerd; "": that of the test
+	netns    string // of berth, and of an external containerd; "": the test's own
 	mountNS  string // so do they
 	external string // containerd's socket, "" for embedded
 	seen     *seen
@@ -129,21 +129,22 @@ type Node struct {
 	containerdRoot string // of an external containerd; "" for the usual one
 }
 
-// Options say how a node differs from the usual one.
+// Options are the differences of a node from the usual one.
 type Options struct {
-	Dir      string // of everything, removed with the node; "" for a new one. A short path: sockets live below it
+	// of everything, removed with the node; "" for a new one. A short path: sockets live below it
+	Dir      string
 	External bool
-	Runc     string   // path of the OCI runtime; "" for that of BERTH_OCI_RUNTIME, or the built one
+	Runc     string   // path of the OCI runtime; "" for BERTH_OCI_RUNTIME, or the built one
 	Libexec  string   // directory of shim and pause program; "" for the built one
 	CNI      string   // directory of CNI plug-ins; "" for the built one
 	Args     []string // more arguments of berth's
 	// ServiceManager keeps berth's descriptors beyond its death, as systemd does.
 	ServiceManager bool
 	// NetNS is the path of the network namespace that berth runs in, and an external containerd: see
-	// [NewLAN]. "": that of the test.
+	// [NewLAN]. "": the test's own.
 	NetNS string
-	// MountNS is the path of the mount namespace that they run in: see [NewMounts]. "": that of the
-	// test.
+	// MountNS is the path of the mount namespace that they run in: see [NewMounts]. "": the test's
+	// own.
 	MountNS string
 	// Program is berth; "" for the built one.
 	Program string
@@ -242,7 +243,7 @@ func (n *Node) StartBerth() {
 	n.Until("berth is connected to containerd", n.Connected)
 }
 
-// Connected reports whether berth says that pods can be made.
+// Connected reports whether berth can make pods.
 func (n *Node) Connected() bool {
 	n.t.Helper()
 	st, err := n.RuntimeServiceClient.Status(n.t.Context(), &runtimeapi.StatusRequest{})
@@ -295,7 +296,7 @@ func (n *Node) SpawnBerth() *Process {
 			_ = f.Close()
 		}
 	}()
-	// LISTEN_PID is the pid of who may use them: of the shell, which becomes berth.
+	// LISTEN_PID is the pid of the process that may use them: the shell, which becomes berth.
 	return n.spawn(n.stderr, env, files, "/bin/sh", append([]string{"-c", `LISTEN_PID=$$ exec "$0" "$@"`, name}, args...)...)
 }
 
@@ -337,7 +338,7 @@ func (n *Node) ImportImage() {
 	}
 }
 
-// stop removes everything and looks for what was left.
+// stop removes everything and looks for leaks.
 func (n *Node) stop() {
 	n.unbound()
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)

@@ -11,11 +11,11 @@ import (
 	"berth/test/command"
 )
 
-// OtherVersion is a version that no berth has, but for that of [Other].
+// OtherVersion is a version that only the berth of [Other] has.
 const OtherVersion = "99.0.1"
 
-// Other builds berth as another version, [OtherVersion], for [Node.Program]. It is removed at the end of
-// the test.
+// Other builds berth as another version, [OtherVersion], for [Node.Program]. It is removed at the
+// end of the test.
 func Other(t testing.TB) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "berth")

@@ -16,9 +16,9 @@ import (
 )
 
 // Pick returns those of several ways that the test takes this time: one, which depends only on the
-// commit, the test, and what is chosen between. So a commit is always tested in the same way, and of
-// many commits each way gets its share. BERTH_PICK is used in place of the commit; if it is "all",
-// or if there is no commit, the test takes all ways.
+// commit, the test, and what is chosen between. So a commit is always tested in the same way, and
+// of many commits each way gets its share. BERTH_PICK replaces the commit; if it is "all", or if
+// there is no commit, the test takes all ways.
 func Pick[T any](t testing.TB, what string, from ...T) []T {
 	t.Helper()
 	seed := commit()
@@ -57,8 +57,8 @@ func share[T any](part, parts int, from []T) (some []T) {
 	return some
 }
 
-// changed reports whether one of the paths differs from what it was as many commits ago as settled
-// says. A copy with fewer commits than that, or without git, has changed.
+// changed reports whether one of the paths differs from its state settled commits ago. A copy with
+// fewer commits than that, or without git, has changed.
 func changed(paths []string) bool {
 	args := []string{"diff", "--quiet", fmt.Sprint("HEAD~", settled), "--"}
 	for _, p := range paths {
@@ -74,8 +74,8 @@ func pick(seed, name string, n int) int {
 	return int(binary.BigEndian.Uint64(sum[:]) % uint64(n)) //nolint:gosec // below n
 }
 
-// commit is what BERTH_PICK says, or the commit that is checked out; "" without either, as in an
-// unpacked archive.
+// commit is BERTH_PICK, or the commit that is checked out; "" without either, as in an unpacked
+// archive.
 var commit = sync.OnceValue(func() string {
 	if s := os.Getenv("BERTH_PICK"); s != "" {
 		return s

@@ -14,8 +14,8 @@ import (
 )
 
 // seen collects the IDs of all pods that a node has ever made a network for, including those whose
-// creation failed. By these IDs, what the pods left in the host's tables can be distinguished from
-// what others left.
+// creation failed. By these IDs, entries of the pods in the host's tables can be distinguished from
+// others.
 type seen struct {
 	w    *fsnotify.Watcher
 	done chan struct{}

@@ -51,10 +51,10 @@ func (n *Node) importPause() {
 	}
 }
 
-// StartPlugin stops the berth of a node with an external containerd, and has containerd's CRI plug-in
-// serve in its place: the node's client talks to that. The network of its pods is the one of the
-// node's bridge, and their addresses are those of [Node.Addresses], unless the node has the settings of
-// a network already.
+// StartPlugin stops the berth of a node with an external containerd, and has containerd's CRI
+// plug-in serve in its place: the node's client talks to that. The network of its pods is that of
+// the node's bridge, and their addresses are those of [Node.Addresses], unless the node has the
+// settings of a network already.
 func (n *Node) StartPlugin() {
 	n.t.Helper()
 	n.importPause()
@@ -87,7 +87,7 @@ func (n *Node) pluginNetwork() string {
 	return "adopted-" + strings.NewReplacer(".", "-", "/", "-").Replace(n.Subnet)
 }
 
-// sweepCache removes what CNI's cache, which is that of the host, has left of the node's pods.
+// sweepCache removes the entries of the node's pods from CNI's cache, which is the host's.
 func (n *Node) sweepCache() {
 	left := n.PluginNetworks()
 	for _, path := range left {
@@ -97,9 +97,9 @@ func (n *Node) sweepCache() {
 	}
 }
 
-// Disconnect disconnects a pod of the plug-in's from the network before it is removed. The plug-in of
-// containerd 1.7 keeps the network of a pod with a user namespace in memory alone, and leaves what belongs
-// to it when it was restarted meanwhile.
+// Disconnect disconnects a pod of the plug-in's from the network before it is removed. The plug-in
+// of containerd 1.7 keeps the network of a pod with a user namespace in memory alone, and leaks it
+// if it was restarted meanwhile.
 func (n *Node) Disconnect(id string) {
 	n.t.Helper()
 	var cached struct {
@@ -127,8 +127,8 @@ func (n *Node) Disconnect(id string) {
 	_ = os.Remove("/var/lib/cni/results/cni-loopback-" + id + "-lo")
 }
 
-// SweepSocket removes the socket of a shim that was killed, where containerd is of 1.7: it has the sockets
-// of all shims of this host in one directory, and leaves such a one.
+// SweepSocket removes the socket of a shim that was killed, where containerd is of 1.7: it has the
+// sockets of all shims of this host in one directory, and leaves such a one.
 func (n *Node) SweepSocket(id string) {
 	n.t.Helper()
 	if !n.OldContainerd() {
@@ -139,8 +139,8 @@ func (n *Node) SweepSocket(id string) {
 	}
 }
 
-// besideDir is the directory of the containerd that runs beside berth, and of its shim: the one that
-// BERTH_TEST_CONTAINERD names, or that of the built ones.
+// besideDir is the directory of the containerd that runs beside berth, and of its shim:
+// BERTH_TEST_CONTAINERD, or the directory of the built ones.
 func (n *Node) besideDir() string {
 	return cmp.Or(os.Getenv("BERTH_TEST_CONTAINERD"), n.Module+"/build/libexec")
 }
@@ -156,8 +156,8 @@ func (n *Node) beside(stderr *os.File, args ...string) *Process {
 	return n.spawn(stderr, env, nil, name, args...)
 }
 
-// OldContainerd reports whether the containerd that runs beside berth is of 1.7, whose configuration has
-// another form.
+// OldContainerd reports whether the containerd that runs beside berth is of 1.7, whose
+// configuration has another form.
 func (n *Node) OldContainerd() bool {
 	n.t.Helper()
 	out, err := command.New(n.t, n.besideDir()+"/containerd", "--version").Output() //nolint:gosec // of the test
@@ -227,7 +227,7 @@ func (n *Node) PluginOff(down func()) {
 	n.StartContainerd()
 }
 
-// Adopt runs `berth adopt` on the node, and returns what it has printed and its exit code.
+// Adopt runs `berth adopt` on the node, and returns its output and its exit code.
 func (n *Node) Adopt(args ...string) (out string, code int) {
 	n.t.Helper()
 	p := n.SpawnAdopt(args...)
@@ -255,14 +255,14 @@ func (n *Node) SpawnAdopt(args ...string) *Process {
 	return n.SpawnInside(cmp.Or(n.Program, n.Module+"/build/bin/berth"), append(all, args...)...)
 }
 
-// Step is what a command that is given to `berth adopt` as --Name does.
+// Step is the function behind a command that is given to `berth adopt` as --Name.
 type Step struct {
 	Name string
 	Do   func()
 }
 
-// AdoptWith runs `berth adopt`, does what its commands ask for, in their order, and returns what it has
-// printed. It fails the test unless all succeeds.
+// AdoptWith runs `berth adopt`, carries out its commands, in their order, and returns its output.
+// It fails the test unless all succeeds.
 func (n *Node) AdoptWith(args []string, steps ...Step) string {
 	n.t.Helper()
 	p, done := n.adoptSteps(args, steps)
@@ -282,7 +282,7 @@ func (n *Node) AdoptCutOff(args []string, steps ...Step) {
 	p.Wait()
 }
 
-// adoptSteps runs `berth adopt` and does what its commands ask for. The last of them goes on once done is
+// adoptSteps runs `berth adopt` and carries out its commands. The last of them goes on once done is
 // called.
 func (n *Node) adoptSteps(args []string, steps []Step) (p *Process, done func()) {
 	n.t.Helper()
@@ -314,9 +314,9 @@ func (n *Node) adoptSteps(args []string, steps []Step) (p *Process, done func())
 	return p, done
 }
 
-// Numbered expects in the text of a log lines of 999 digits with all numbers from 0 on, and returns how
-// many there are. Where a line says that the runtime has changed, which there is once, at most 48 KiB may
-// be missing, and the lines at its sides may be torn.
+// Numbered expects in the text of a log lines of 999 digits with all numbers from 0 on, and returns
+// how many there are. At the one line about the change of the runtime, at most 48 KiB may be
+// missing, and the lines at its sides may be torn.
 func Numbered(t testing.TB, text string) (lines int) {
 	t.Helper()
 	next, gap, said := 0, false, 0
@@ -352,14 +352,14 @@ func Numbered(t testing.TB, text string) (lines int) {
 	return lines
 }
 
-// PluginNetworks lists CNI's results of the pods that the plug-in has connected. One goes when its pod is
-// disconnected.
+// PluginNetworks lists CNI's results of the pods that the plug-in has connected. One goes when its
+// pod is disconnected.
 func (n *Node) PluginNetworks() []string {
 	results, _ := filepath.Glob("/var/lib/cni/results/" + n.pluginNetwork() + "-*-eth0")
 	return results
 }
 
-// PluginLeft lists what the plug-in's directories and CNI's cache have of pods and containers.
+// PluginLeft lists the files of pods and containers in the plug-in's directories and CNI's cache.
 func (n *Node) PluginLeft(ids ...string) (left []string) {
 	for _, pattern := range []string{"cl/io.containerd.grpc.v1.cri/*/*", "c/io.containerd.grpc.v1.cri/*/*"} {
 		found, _ := filepath.Glob(filepath.Join(n.Dir, pattern))

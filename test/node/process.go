@@ -33,8 +33,8 @@ type lines struct {
 	ended chan struct{} // closed once everything is here that was written before endMark
 }
 
-// endMark is written to the output once the process has ended. What the process has started may hold
-// the output open, so that it does not end then.
+// endMark is written to the output once the process has ended. A child of the process may hold the
+// output open, so that it does not end then.
 const endMark = "\x00the process has ended"
 
 func (l *lines) follow(r io.Reader) {
@@ -80,7 +80,8 @@ func (n *Node) spawn(stderr *os.File, env []string, files []*os.File, name strin
 	cmd := exec.Command(name, args...)
 	cmd.Env = append(append(os.Environ(), "PATH="+n.libexec+":"+os.Getenv("PATH")), env...)
 	cmd.ExtraFiles = files
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // it does not get what a terminal sends to the test
+	// signals from a terminal to the test do not reach it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	r, w, err := os.Pipe()
 	if err != nil {
 		n.t.Fatal(err)
@@ -109,7 +110,8 @@ func (n *Node) spawn(stderr *os.File, env []string, files []*os.File, name strin
 	return p
 }
 
-// Kill sends a signal and waits for the end of the process, which fails the test if it takes minutes.
+// Kill sends a signal and waits for the end of the process, which fails the test if it takes
+// minutes.
 func (p *Process) Kill(sig syscall.Signal) {
 	p.t.Helper()
 	_ = p.cmd.Process.Signal(sig)
@@ -119,7 +121,8 @@ func (p *Process) Kill(sig syscall.Signal) {
 // Signal sends a signal.
 func (p *Process) Signal(sig syscall.Signal) { _ = p.cmd.Process.Signal(sig) }
 
-// Wait waits for the end of the process, as Kill does, and returns its exit code; -1 after a signal.
+// Wait waits for the end of the process, as Kill does, and returns its exit code; -1 after a
+// signal.
 func (p *Process) Wait() int {
 	p.t.Helper()
 	p.ended()
@@ -129,7 +132,7 @@ func (p *Process) Wait() int {
 // Pid is the ID of the process.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
-// Output is what the process has written so far; all of it once Wait or Kill has returned.
+// Output is the output of the process so far; all of it once Wait or Kill has returned.
 func (p *Process) Output() string { return p.out.String() }
 
 // eachProcess calls f with every process of this host and its command line, arguments separated by

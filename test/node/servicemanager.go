@@ -39,10 +39,10 @@ func startServiceManager(t testing.TB, path string) *serviceManager {
 	return m
 }
 
-// lastMessage is what the manager sends itself, to take everything that was sent before.
+// lastMessage is sent by the manager to itself, to take all messages before it.
 const lastMessage = "the last message"
 
-// take takes one message; false when it is the last one.
+// take takes one message; it returns false for the last one.
 func (m *serviceManager) take() bool {
 	b, oob := make([]byte, 4096), make([]byte, 4096)
 	n, on, _, _, err := m.conn.ReadMsgUnix(b, oob)
@@ -74,7 +74,8 @@ func (m *serviceManager) take() bool {
 // node exists.
 const listener = "berth-cri"
 
-// Kept are the names of what the service manager keeps, sorted, without berth's socket.
+// Kept are the names of the descriptors in the service manager's store, sorted, without berth's
+// socket.
 func (n *Node) Kept() []string {
 	n.manager.mu.Lock()
 	defer n.manager.mu.Unlock()
@@ -88,8 +89,8 @@ func (n *Node) Kept() []string {
 	return names
 }
 
-// DropKept has the service manager drop what it keeps, but berth's socket, as systemd does when the
-// unit's definition is changed or somebody clears its store.
+// DropKept empties the service manager's store, except for berth's socket, as systemd does when the
+// unit's definition is changed or the store is cleared.
 func (n *Node) DropKept() {
 	n.manager.mu.Lock()
 	defer n.manager.mu.Unlock()
@@ -101,8 +102,8 @@ func (n *Node) DropKept() {
 	}
 }
 
-// heritage is what a berth gets when it starts: its environment and descriptors from 3 on, copies
-// that the caller closes: what is kept may be dropped at any time.
+// heritage is the inheritance of a new berth: its environment and descriptors from 3 on. The
+// descriptors are copies, which the caller closes, because the store may be emptied at any time.
 func (m *serviceManager) heritage() (env []string, files []*os.File) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"berth/internal/base/config"
 )
 
-// WithoutTricks returns the arguments of a berth that uses none of the tricks of docs/tricks.md. The
-// place of containerd is no argument: see [Options].
+// WithoutTricks returns the arguments of a berth that uses none of the tricks of docs/tricks.md.
+// The place of containerd is not an argument: see [Options].
 func WithoutTricks() []string {
 	off := []string{
 		"--set", "pod.pause=always",

@@ -30,27 +30,27 @@ const (
 // users counts the users of this process.
 var users atomic.Int64
 
-// User is a user without root, with a home directory and a delegated cgroup, as a session of systemd's
-// has it. This host does not know the user: what is in /etc for that is seen by what the user runs
-// alone. To the user, root has used berth and other runtimes on this host, and their directories are
-// closed.
+// User is a user without root, with a home directory and a delegated cgroup, as a session of
+// systemd's has it. This host does not know the user: only the user's processes see the files for
+// that in /etc. To the user, root has used berth and other runtimes on this host, and their
+// directories are closed.
 type User struct {
 	t     testing.TB
 	id    int
 	first int // of the subordinate IDs
 	Home  string
 	Group string // the directory of the cgroup
-	files string // what the user sees on top of /etc, /run and /var/lib
+	files string // the user's files on top of /etc, /run and /var/lib
 }
 
-// closed are the directories of root's that a user must not need, below those of User.files.
+// closed are directories of root's that a user must not need, below those of User.files.
 var closed = []string{
 	"etc/berth", "etc/cni", "etc/containerd", "run/berth", "run/containerd", "run/cni", "run/netns", "run/nri",
 	"var/lib/berth", "var/lib/berth-play", "var/lib/cni", "var/lib/containerd", "var/lib/kubelet",
 }
 
-// NewUser makes a user for the time of the test. The programs of [Module] are in ~/build, and can be
-// executed wherever the source is.
+// NewUser makes a user for the time of the test. The programs of [Module] are in ~/build, and can
+// be executed wherever the source is.
 func NewUser(t testing.TB) *User {
 	t.Helper()
 	number := int(users.Add(1)) - 1
@@ -89,8 +89,9 @@ func unified() string {
 	return "/sys/fs/cgroup/unified"
 }
 
-// delegate makes the cgroup anew and gives it to the user, as systemd does for each scope. What is left in the
-// one before is about to end: the kernel ends the processes of the namespaces one after the other.
+// delegate makes the cgroup anew and gives it to the user, as systemd does for each scope. The
+// processes in the one before are about to end: the kernel ends the processes of the namespaces one
+// after the other.
 func (u *User) delegate() {
 	u.t.Helper()
 	err := fs.ErrExist
@@ -121,8 +122,8 @@ func (u *User) Berth(args ...string) *exec.Cmd {
 	return u.command(answer, "", append([]string{u.Home + "/build/bin/berth"}, args...))
 }
 
-// Rootless is `berth rootless`, which the user runs in a cgroup that was delegated for that. What an
-// earlier one has left in a cgroup is removed, so none may run.
+// Rootless is `berth rootless`, which the user runs in a cgroup that was delegated for that. The
+// remains of an earlier one in a cgroup are removed, so none may run.
 func (u *User) Rootless(args ...string) *exec.Cmd {
 	u.t.Helper()
 	u.delegate()
@@ -142,7 +143,7 @@ func (u *User) command(limit time.Duration, before string, argv []string) *exec.
 	return cmd
 }
 
-// waits is what the berth of the user waits for.
+// waits is the pending work of the user's berth.
 func (u *User) waits() string { return waitsFor(u.Home + "/.local/share/berth/berth.sock") }
 
 // NothingIsLeft fails the test if the user has processes, or cgroups below the delegated one.

@@ -56,8 +56,8 @@ func NewAuthority(t testing.TB, dir string) *Authority {
 	return a
 }
 
-// Node makes the certificate of a peer, or of somebody else, by the name in it. file is the name of its
-// files, which are replaced if they are there.
+// Node makes the certificate of a peer, or of somebody else, by the name in it. file is the name of
+// its files, which are replaced if they are there.
 func (a *Authority) Node(file, name string) peer.Files {
 	a.t.Helper()
 	key := a.newKey()

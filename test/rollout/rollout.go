@@ -24,13 +24,14 @@ type Scenario struct {
 	Registry int64 // bytes a second that the registry sends at most
 	Link     int64 // bytes a second that a node sends and receives at most
 	Peers    bool
-	Ask      int           // peers that are asked for a blob
-	MaxBlobs int           // that a peer sends at the same time
-	Again    time.Duration // after which peers are asked again for what the registry sends; 0 for never
-	Seed     uint64
+	Ask      int // peers that are asked for a blob
+	MaxBlobs int // that a peer sends at the same time
+	// after which peers are asked again for blobs that the registry sends; 0 for never
+	Again time.Duration
+	Seed  uint64
 }
 
-// Result is what came of a rollout.
+// Result is the result of a rollout.
 type Result struct {
 	FromRegistry int64         // bytes
 	FromPeers    int64         // bytes
@@ -57,7 +58,7 @@ type transfer struct {
 	to, layer int
 	from      int // a peer; less than 0 for the registry
 	left      float64
-	counted   int64         // of what has come, by whom it was sent
+	counted   int64         // of the bytes received, by sender
 	asked     time.Duration // when peers were asked last
 }
 
@@ -122,7 +123,7 @@ func (r *simulation) step(nodes []int) {
 	}
 }
 
-// fetch begins what a node can fetch now, from a peer or the registry.
+// fetch begins the transfers that a node can make now, from a peer or the registry.
 func (r *simulation) fetch(i int) {
 	n := &r.nodes[i]
 	for n.active < downloads && n.next < r.s.Layers {
@@ -148,7 +149,7 @@ func (r *simulation) fetch(i int) {
 	}
 }
 
-// again asks peers for what the registry sends, and has them send the rest.
+// again asks peers for the blobs that the registry sends, and lets them send the rest.
 func (r *simulation) again() {
 	for k := range r.transfers {
 		t := &r.transfers[k]

@@ -14,13 +14,13 @@ import (
 	"berth/test/world"
 )
 
-// bound is how long a call may take in a world in which nothing is broken any more, beside the grace
-// that the call itself gives a process. A call that was made before has as long from the instant at
-// which everything was mended.
+// bound is how long a call may take in a world in which nothing is broken any more, beside the
+// grace that the call itself gives a process. A call that was made before has as long from the
+// instant at which everything was mended.
 //
-// What was retried goes on within a second of that instant, since somebody waits for it (PROPERTIES
-// 35). A settle asks for a code for a second and a half (MeasureTimeout), and for the log a quarter
-// of a second; a start in flight has two seconds before a stop interrupts it (StartGrace). A release
+// A retry goes on within a second of that instant, because a caller waits for it (PROPERTIES 35). A
+// settle asks for a code for a second and a half (MeasureTimeout), and for the log a quarter of a
+// second; a start in flight has two seconds before a stop interrupts it (StartGrace). A release
 // lets settles go first for a second at most (lane.Pacer).
 type bound struct {
 	call string
@@ -101,8 +101,8 @@ func (s *Story) newPod(handler string) error {
 	return nil
 }
 
-// endPod removes a pod in one of four ways: as a whole, after a stop, after stops of its containers, or
-// while its containers are started that have not run yet.
+// endPod removes a pod in one of four ways: as a whole, after a stop, after stops of its
+// containers, or while its containers are started that have not run yet.
 func (s *Story) endPod(id string, way int) error {
 	s.turn()
 	switch way {

@@ -76,9 +76,9 @@ func Boot(ctx context.Context, w *world.World, dir string) (*Berth, error) {
 }
 
 // unevenly sets bounds that are a few microseconds longer than those of a node. Of two timers that
-// end at the same virtual instant Go lets a random one be first, and a seed would not replay: a call
-// that waits for five seconds would end before or after the fifth retry of what it waits for, which
-// comes every second.
+// end at the same virtual instant, Go lets a random one be first, and a seed would not replay: a
+// call that waits for five seconds would end before or after the fifth retry of the awaited work,
+// which comes every second.
 func unevenly(cfg pod.Config) pod.Config {
 	cfg.AttemptTimeout = 10*time.Second + 11*time.Microsecond
 	cfg.CreateTimeout = 4*time.Minute + 13*time.Microsecond
@@ -104,8 +104,8 @@ func openState(dir string) (*state.Store, error) {
 	}
 }
 
-// Kill ends the berth as SIGKILL does: from this instant on nothing that it does has an effect. The
-// error is that of its goroutines, if they ended with one.
+// Kill ends the berth as SIGKILL does: from this instant on its actions have no effect. It returns
+// the error of its goroutines, if they ended with one.
 func (b *Berth) Kill() error {
 	b.life.Kill()
 	err := b.halt()
@@ -123,7 +123,7 @@ func (b *Berth) Stop() error {
 	return errors.Join(err, b.store.Close())
 }
 
-// halt ends what runs.
+// halt ends the goroutines.
 func (b *Berth) halt() error {
 	b.Core.Feed.Close()
 	b.cancel()

@@ -68,7 +68,7 @@ func (s *Story) RunPod(name, handler string) error {
 // Create makes a container POD/NAME.
 func (s *Story) Create(name string) error { return s.CreateWith(name) }
 
-// CreateWith makes a container that has capabilities besides the usual ones.
+// CreateWith makes a container with more capabilities than the usual ones.
 func (s *Story) CreateWith(name string, capabilities ...string) error {
 	pod, short, _ := strings.Cut(name, "/")
 	config := containerConfig(short)
@@ -171,7 +171,7 @@ func (s *Story) Status(name string) (st *runtimeapi.ContainerStatus, err error) 
 	return st, err
 }
 
-// Look checks every container's status. final says that everything should be known by now.
+// Look checks every container's status. final is set if everything should be known by now.
 func (s *Story) Look(final bool) error {
 	return s.call(answers, 0, func(ctx context.Context, b *Berth) error {
 		pods, err := b.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})

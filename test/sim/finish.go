@@ -12,26 +12,28 @@ import (
 	"berth/test/world"
 )
 
-// settleTime is longer than the longest back-off and the attempt after it, and than what it takes
-// to find what containerd made for a creation that was given up: its bound and two relists.
+// settleTime is longer than the longest back-off and the attempt after it, and than finding the
+// objects that containerd made for a creation that was given up: its bound and two relists.
 const settleTime = 17 * time.Minute
 
 // Ending is how a story ends.
 type Ending string
 
-// The endings. What hangs on berth's own back-offs is over when somebody looks late, so that a wait
-// that is much too long is only seen by a client that does not wait: each story is played with both.
+// The endings. A delay by berth's own back-offs is over when a client looks late, so that a wait
+// that is much too long is only seen by a client that does not wait: each story is played with
+// both.
 const (
-	Late   Ending = "late"    // the client looks when everything must be settled
-	AtOnce Ending = "at once" // it asks for everything at the instant at which nothing is broken any more
+	Late Ending = "late" // the client looks when everything must be settled
+	// it asks for everything at the instant at which nothing is broken any more
+	AtOnce Ending = "at once"
 )
 
 // Endings are all of them.
 var Endings = []Ending{Late, AtOnce}
 
-// Finish ends the story: it mends whatever is broken, and waits, or asks for everything at once. From
-// then on each call has its bound, also those that were made before. What berth reports later must be
-// true, and when every pod is removed nothing may be left.
+// Finish ends the story: it mends everything that is broken, and waits, or asks for everything at
+// once. From then on each call has its bound, also those that were made before. Later reports of
+// berth must be true, and when every pod is removed nothing may be left.
 func (s *Story) Finish(how Ending) error {
 	s.World.KillAt(0, false)
 	s.World.Heal()
@@ -86,7 +88,7 @@ func (s *Story) leftovers() {
 	}
 }
 
-// Abandon ends what still runs after a story that failed.
+// Abandon ends the remaining goroutines after a story that failed.
 func (s *Story) Abandon() {
 	s.World.KillAt(0, false)
 	s.World.Heal()
@@ -95,7 +97,7 @@ func (s *Story) Abandon() {
 	s.wg.Wait()
 }
 
-// Report says what went wrong, followed by the journal; "" when nothing did.
+// Report describes the problems, followed by the journal; "" if there were none.
 func (s *Story) Report(err error) string {
 	problems := s.Watch.Problems()
 	if err == nil && len(problems) == 0 {

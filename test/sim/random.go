@@ -12,12 +12,12 @@ import (
 )
 
 // Random plays a number of steps that r chooses: a client that asks for anything at any time,
-// processes that end, and everything that can break. What it breaks for good is mended by Finish.
+// processes that end, and everything that can break. Finish mends permanent faults.
 func (s *Story) Random(r *rand.Rand, steps int) error {
 	s.World.Exact = r.IntN(4) > 0
 	s.World.Keeper = r.IntN(3) == 0
 	s.World.ShimDelay = time.Duration(r.IntN(20)) * time.Millisecond
-	if r.IntN(3) == 0 { // shims that are behind with what they publish
+	if r.IntN(3) == 0 { // shims that publish late
 		s.World.Gap = time.Duration(1+r.IntN(300)) * time.Millisecond
 		s.World.ShimQueue = r.IntN(4)
 	}
@@ -45,7 +45,7 @@ func (s *Story) Random(r *rand.Rand, steps int) error {
 		time.Sleep(pause(r))
 		s.turn()
 		if r.IntN(8) == 0 {
-			_ = s.Look(false) // an error says that berth is away
+			_ = s.Look(false) // an error means that berth is away
 		}
 	}
 	if s.Vain != nil && s.Vain.IntN(3) == 0 {
@@ -55,7 +55,7 @@ func (s *Story) Random(r *rand.Rand, steps int) error {
 }
 
 // withoutKernel starts a berth that cannot ask the kernel about any process, after some have ended:
-// what their shims know is reported all the same.
+// the facts of their shims are reported all the same.
 func (s *Story) withoutKernel(r *rand.Rand) error {
 	s.World.KillAt(0, false)
 	s.World.Heal()
@@ -104,7 +104,7 @@ func pause(r *rand.Rand) time.Duration {
 func anyPod(r *rand.Rand) string       { return fmt.Sprint("p", 1+r.IntN(3)) }
 func anyContainer(r *rand.Rand) string { return fmt.Sprintf("%s/c%d", anyPod(r), 1+r.IntN(3)) }
 
-// away does what happens to pods while no berth runs.
+// away plays the changes of pods while no berth runs.
 func (s *Story) away(r *rand.Rand) {
 	for range 1 + r.IntN(3) {
 		switch r.IntN(4) {
@@ -134,7 +134,7 @@ func (s *Story) outage(r *rand.Rand) {
 	})
 }
 
-// operations are those that may fail, stall, or take place without an answer.
+// operations are the operations that may fail, stall, or take place without an answer.
 var operations = []string{
 	"create-sandbox", "delete-sandbox", "create-container", "delete-container", "prepare-snapshot", "remove-snapshot",
 	"create-task", "start-task", "kill-task", "delete-task", "get-task", "wait-task", "list-containers",
@@ -144,7 +144,7 @@ var operations = []string{
 	"stdio", "stdio-open", "stdio-remove", "stdio-started", "stdio-run", "stdio-drain", "stdio-flush",
 }
 
-// questions are those that the kernel, /proc, cgroups, containerd and shims may be asked in vain.
+// questions are the questions to the kernel, /proc, cgroups, containerd and shims that may fail.
 var questions = []string{
 	"watch", "look", "signal", "watch", "look", "signal", "cgroup", "oom", "oom-below", "limit-hits", "watch-oom", "kill-all", "end-group", "search",
 	"get-task", "wait-task", "kill-task", "delete-task", "end-shim", "get-container", "list-tasks", "list-containers",
@@ -152,8 +152,8 @@ var questions = []string{
 	"pins-check", "pins-check", "stdio-open", "stdio-started", "stdio-drain", "stdio-flush",
 }
 
-// askInVain makes the next few of some question fail, or all of them for a while. Sometimes it is
-// whatever the kernel is asked about a process, and a shim dies meanwhile.
+// askInVain makes the next few of some question fail, or all of them for a while. Sometimes all
+// questions to the kernel about a process fail, and a shim dies meanwhile.
 func (s *Story) askInVain(r *rand.Rand) {
 	op, why := questions[r.IntN(len(questions))], world.InVain[r.IntN(len(world.InVain))]
 	d := time.Duration(r.IntN(60_000)) * time.Millisecond

@@ -22,7 +22,7 @@ import (
 // of the records and the machine go and come. It returns how the verdicts of berth, as it is now,
 // differ from those in the bundle: a container a line.
 //
-// What a process really ended with is what the kernel has measured, or else another witness. That
+// The true end of a process is the one that the kernel has measured, or else another witness. That
 // berth reports it is for [Watch] to judge, as in every story.
 func (s *Story) Replay(b *bundle.Bundle) (differ []string, err error) {
 	i := newIncident(b)
@@ -54,8 +54,8 @@ func (s *Story) Replay(b *bundle.Bundle) (differ []string, err error) {
 }
 
 // Play plays a bundle in a story of its own, which it finishes. It must be called in a bubble of
-// testing/synctest. dir is for berth's records. report is what went wrong, or "", and happened the
-// steps that were played and what was told after each.
+// testing/synctest. dir is for berth's records. report describes the problems, or is "", and
+// happened lists the steps that were played and the reports after each.
 func Play(ctx context.Context, dir string, seed uint64, b *bundle.Bundle) (differ []string, report, happened string) {
 	s := NewStory(ctx, dir, seed)
 	differ, err := s.Replay(b)
@@ -102,7 +102,7 @@ type part struct {
 	ready         chan struct{} // closed after the last call about it that was begun; nil: none was
 }
 
-// ending is the end of a process, and what was told of it.
+// ending is the end of a process, and the reports about it.
 type ending struct {
 	at       time.Time
 	told     event.Exit
@@ -115,7 +115,7 @@ type span struct {
 	how      string // it ended
 }
 
-// step is something that happens. Those of the same instant are in the order of their ranks.
+// step is one step of the replay. Steps of the same instant are in the order of their ranks.
 type step struct {
 	at   time.Time
 	rank int
@@ -124,8 +124,8 @@ type step struct {
 }
 
 const (
-	rankDown = iota // what goes
-	rankUp          // what comes
+	rankDown = iota // things that go
+	rankUp          // things that come
 	rankCall        // a client calls
 	rankFact        // a process ends
 )
@@ -231,7 +231,7 @@ func (i *incident) findUnits() {
 		}
 	}
 	for _, u := range i.units {
-		for ; u != nil; u = u.pod { // what has no beginning was there before, and so was its pod
+		for ; u != nil; u = u.pod { // a unit without a beginning was there before, and so was its pod
 			if u.made.IsZero() || u.pod == nil && u.made.After(first) && i.madeBefore(u) {
 				u.made = earlier
 			}
@@ -240,8 +240,8 @@ func (i *incident) findUnits() {
 	slices.SortStableFunc(i.units, func(a, b *part) int { return a.made.Compare(b.made) })
 }
 
-// madeBefore reports whether a container of a sandbox was there before the sandbox was said to be:
-// it is READY with its first entry.
+// madeBefore reports whether a container of a sandbox was there before the sandbox's first entry,
+// which comes when it is READY.
 func (i *incident) madeBefore(p *part) bool {
 	return slices.ContainsFunc(i.units, func(u *part) bool { return u.pod == p && u.made.Before(p.made) && !u.made.IsZero() })
 }
@@ -307,7 +307,7 @@ func (i *incident) findEnds() {
 		case event.ExitCorrected:
 			end.evidence = n.Evidence
 		}
-		if u.end != nil { // what is told later adds to it
+		if u.end != nil { // later reports add to it
 			if len(end.evidence.Said) < len(u.end.evidence.Said) {
 				end.evidence = u.end.evidence
 			}
@@ -321,7 +321,7 @@ func (i *incident) findEnds() {
 		}
 		for _, said := range end.evidence.Said {
 			if said.Witness == exit.Kernel && !said.Ended.IsZero() {
-				end.at = said.Ended // nobody knows better
+				end.at = said.Ended // the best known instant
 			}
 		}
 		if len(end.evidence.Said) > 0 {
@@ -336,8 +336,8 @@ func (i *incident) findEnds() {
 	}
 }
 
-// findLost finds what is not in the bundle since berth was killed before it was written: entries of
-// the last moment of a life, in which it was there all the same.
+// findLost finds the entries of the last moment of a life that are missing because berth was killed
+// before they were written.
 func (i *incident) findLost() {
 	alive := func(at time.Time) {
 		for n := range i.lives[:len(i.lives)-1] {
@@ -367,7 +367,8 @@ func (i *incident) findLost() {
 	}
 }
 
-// said returns the first that a witness said with a code, or else at all; nil if it said nothing.
+// said returns the first report of a witness with a code, or else its first one; nil if there is
+// none.
 func said(e *ending, by exit.Origin) (first *event.Said) {
 	for n := range e.evidence.Said {
 		s := &e.evidence.Said[n]
@@ -378,8 +379,8 @@ func said(e *ending, by exit.Origin) (first *event.Said) {
 	return first
 }
 
-// truth is what a process ended with: what the kernel has measured, or else what another witness
-// has, or else what the kernel had of its first thread alone. measured is false where nobody has.
+// truth is the true end of a process: the kernel's measurement, or else another witness's, or else
+// the kernel's of its first thread alone. measured is false if there is none.
 func (e *ending) truth() (code uint32, measured bool) {
 	for _, alone := range []bool{false, true} {
 		for _, by := range []exit.Origin{exit.Kernel, exit.Task, exit.Stream, exit.Audit} {
@@ -391,7 +392,7 @@ func (e *ending) truth() (code uint32, measured bool) {
 	return e.told.Code, e.told.Measured && len(e.evidence.Said) == 0
 }
 
-// playLives adds the starts and ends of berth, and those of containerd and of the machine.
+// playLives adds the starts and ends of berth, containerd and the machine.
 func (i *incident) playLives() {
 	for n, l := range i.lives {
 		i.add(l.from, rankUp, "boot berth", func() error {
@@ -527,7 +528,7 @@ func (i *incident) playEnd(u *part, e *ending) {
 	})
 }
 
-// endedByReboot reports whether an end of which nobody knows anything was found after a reboot.
+// endedByReboot reports whether an end without any facts was found after a reboot.
 func (i *incident) endedByReboot(e *ending) bool {
 	for n := range i.lives[1:] {
 		next := i.lives[n+1]
@@ -540,7 +541,7 @@ func (i *incident) endedByReboot(e *ending) bool {
 
 func positive(d time.Duration) time.Duration { return max(d, time.Microsecond) }
 
-// survived counts the OOM kills that are said to be survived.
+// survived counts the OOM kills that were reported as survived.
 func (i *incident) survived(u *part) (kills uint64) {
 	for _, e := range i.bundle.Entries {
 		if n, ok := e.Entry.Event.(event.OOMKillSurvived); ok && e.Entry.ID == u.id {
@@ -566,7 +567,7 @@ func (i *incident) killShim(u *part) {
 	}
 }
 
-// playEntries adds what else the entries say.
+// playEntries adds the other entries.
 func (i *incident) playEntries() {
 	full := false
 	for _, e := range i.bundle.Entries {
@@ -654,7 +655,7 @@ func (i *incident) differ() (list []string) {
 	for _, want := range i.bundle.Verdicts() {
 		u := i.byID[want.ID]
 		if u == nil {
-			continue // its end is all that is known of it
+			continue // only its end is known
 		}
 		name := want.Of.Namespace + "/" + want.Of.Name()
 		st := i.s.Watch.Exit(i.s.ID(u.name))

@@ -15,8 +15,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Play plays a script: one statement a line, # begins a comment, and the first lines say what the
-// script shows. Names are p1 for a pod, p1/c1 or c1 for a container.
+// Play plays a script: one statement a line, # begins a comment, and the first lines describe its
+// subject. Names are p1 for a pod, p1/c1 or c1 for a container.
 //
 //	run p1 [handler=vm]             RunPodSandbox
 //	create p1/c1 [adds=SYS_BOOT]    CreateContainer, with a capability
@@ -276,7 +276,7 @@ func (s *Story) upOrDown(st statement) error {
 	return nil
 }
 
-// expect waits a millisecond, in which whatever is under way comes to its end, and looks.
+// expect waits a millisecond, in which pending work comes to its end, and looks.
 func (s *Story) expect(st statement) error {
 	time.Sleep(time.Millisecond)
 	name := st.word(0)

@@ -17,7 +17,7 @@ import (
 // Story is a world, the berth in it, and a client that knows its pods and containers by names: p1,
 // and p1/c1 or c1.
 type Story struct {
-	// Restored says that containers are made from a checkpoint.
+	// Restored makes containers from a checkpoint.
 	Restored bool
 
 	// Vain: questions are asked in vain at any time (see [world.InVain]), as vain chooses.
@@ -41,8 +41,8 @@ type Story struct {
 	transcript *transcript
 }
 
-// NewStory begins in an empty world. dir is for berth's records. The seed decides the order of what
-// happens at the same instant.
+// NewStory begins in an empty world. dir is for berth's records. The seed decides the order of
+// events at the same instant.
 func NewStory(ctx context.Context, dir string, seed uint64) *Story {
 	w, t := world.New(seed), newTranscript()
 	return &Story{
@@ -152,5 +152,5 @@ var errNoBerth = errors.New("there is no berth")
 // Background makes a call while the story goes on.
 func (s *Story) Background(call func() error) { s.wg.Go(func() { s.turn(); _ = call() }) }
 
-// turn waits until it is the client's turn to do something.
+// turn waits for the client's turn.
 func (s *Story) turn() { s.World.Turn() }

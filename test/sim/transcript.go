@@ -18,12 +18,12 @@ import (
 	"berth/test/world"
 )
 
-// transcript is what a script has done, for a person to read: its text, its steps with their
-// numbers, and after each step what was learned until the next one began, which are the events that
-// a subscriber received and the answers to calls in the background.
+// transcript is the record of a script, for a person to read: its text, its steps with their
+// numbers, and after each step the events that a subscriber received and the answers to calls in
+// the background until the next one began.
 //
-// It has the time of each line to a tenth of a second, and what was learned in the same step is
-// sorted. So it does not depend on what comes first in the same instant.
+// It has the time of each line to a tenth of a second, and lines of the same step are sorted. So it
+// does not depend on the order within the same instant.
 type transcript struct {
 	mu      sync.Mutex
 	began   time.Time

@@ -11,7 +11,7 @@ import (
 	"berth/test/world"
 )
 
-// truthLocked compares a status with what really happened.
+// truthLocked compares a status with the truth.
 func (v *Watch) truthLocked(st *runtimeapi.ContainerStatus, final bool) {
 	id, code, reason := st.GetId(), uint32(st.GetExitCode()), st.GetReason() //nolint:gosec // 0..255
 	p := v.w.Process(id)
@@ -28,7 +28,7 @@ func (v *Watch) truthLocked(st *runtimeapi.ContainerStatus, final bool) {
 	case !p.Ended && p.Started:
 		v.problemLocked("%s is EXITED with %d %s, and its process lives", world.Short(id), code, reason)
 	case reason == "StartError" || !p.Ended:
-		// What was made for a start that failed is ended by SIGKILL, before its program has run.
+		// The process of a failed start is ended by SIGKILL, before its program has run.
 		if reason != "StartError" || p.Started {
 			v.problemLocked("%s ran its program and ended with %d, and is reported with %d %s", world.Short(id), p.Code, code, reason)
 		}
@@ -48,12 +48,12 @@ func (v *Watch) truthLocked(st *runtimeapi.ContainerStatus, final bool) {
 	}
 }
 
-// firstThread reports whether a code is that of the first thread of p, and not of p.
+// firstThread reports whether a code is the one of p's first thread, and not of p.
 func firstThread(p *world.Process, code uint32) bool {
 	return p != nil && p.FirstThread != nil && *p.FirstThread == code && p.Code != code
 }
 
-// unknowable reports whether nobody can know the code of p: its shim's is lost, nobody kept a pidfd
+// unknowable reports whether the code of p cannot be known: its shim's is lost, there is no pidfd
 // of it, and no berth that the kernel notified could record it.
 func unknowable(p *world.Process, exact bool) bool {
 	return p.Lost && (!exact || p.Blind || !p.Kept && !p.Notified)
@@ -68,8 +68,8 @@ func (v *Watch) momentLocked(st *runtimeapi.ContainerStatus, p *world.Process) {
 		v.problemLocked("%s ended at %s and is reported at %s", world.Short(p.ID),
 			p.At.Format(time.RFC3339Nano), time.Unix(0, st.GetFinishedAt()).Format(time.RFC3339Nano))
 	}
-	// A kill long before does not explain an end. What was killed while no berth could note the
-	// instant explains that the program itself was killed, and nothing else.
+	// A kill long before does not explain an end. A kill while no berth could note the instant
+	// explains only that the program itself was killed.
 	oom := p.OOM > 0 && p.At.Sub(p.OOMAt) <= time.Second && p.Code != 0
 	if st.GetReason() == "OOMKilled" && (!oom || p.Killed) {
 		v.problemLocked("%s is OOMKilled, and was not", world.Short(p.ID))

@@ -14,7 +14,7 @@ import (
 	"berth/test/world"
 )
 
-// Watch observes what berth reports, over all its lives, and notes each broken promise.
+// Watch observes the reports of berth, over all its lives, and notes each broken promise.
 type Watch struct {
 	w       *world.World
 	onEvent func(*runtimeapi.ContainerEventResponse) // is called with each event that is received
@@ -25,8 +25,9 @@ type Watch struct {
 	exits     map[string]*runtimeapi.ContainerStatus   // as last seen EXITED, by anybody
 	wasReady  map[string]bool                          // sandboxes without a process that were READY
 	asked     map[string]bool                          // sandboxes that a client has asked to stop
-	guessed   map[string]bool                          // EXITED was reported before the code was known; its instant stays
-	problems  []string
+	// EXITED was reported before the code was known; its instant stays
+	guessed  map[string]bool
+	problems []string
 }
 
 // NewWatch begins to watch a world. onEvent is called with each event that a subscriber receives.
@@ -84,7 +85,7 @@ func (v *Watch) Exited(id string) bool {
 	return v.exits[id] != nil
 }
 
-// received is what one subscription delivered. Another one may deliver some of it again.
+// received holds the events of one subscription. Another one may deliver some of it again.
 type received struct {
 	last   map[string]runtimeapi.ContainerEventType
 	stamps map[string]int64 // by pod
@@ -170,7 +171,7 @@ func (v *Watch) Asked(pod string) {
 }
 
 // Sandbox checks the state of a sandbox. One without a process is READY as long as it has its
-// namespaces and nobody has asked it to stop.
+// namespaces and no stop was requested.
 func (v *Watch) Sandbox(p *runtimeapi.PodSandbox) {
 	id, ready := p.GetId(), p.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY
 	if !world.WithoutProcess(p.GetRuntimeHandler()) {
@@ -189,8 +190,8 @@ func (v *Watch) Sandbox(p *runtimeapi.PodSandbox) {
 
 const exited = runtimeapi.ContainerState_CONTAINER_EXITED
 
-// Status checks the answer to somebody who asked for a container's status. before is what Exited
-// returned when the question was asked.
+// Status checks the answer to a request for a container's status. before is the result of Exited
+// when the question was asked.
 func (v *Watch) Status(st *runtimeapi.ContainerStatus, before bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Fate is what becomes of a field of a request.
+// Fate is the treatment of a field of a request.
 type Fate string
 
 // There are three.
@@ -22,15 +22,15 @@ const (
 	NoEffect Fate = "no effect"
 )
 
-// Row says what becomes of one field.
+// Row is the treatment of one field.
 type Row struct {
 	// Field is Message.field, or the path from a request: Request.field.field. The path goes first,
 	// so that a message that several requests have may differ in one of them.
 	Field string
-	// Below says that the row holds for everything below the field, too.
+	// Below is set if the row holds for everything below the field, too.
 	Below bool
 	Fate  Fate
-	// Text says how it is honoured, why it is refused, or why it has no effect.
+	// Text explains how it is honoured, why it is refused, or why it has no effect.
 	Text string
 	// Proof names tests of an honoured field: DIRECTORY.Test, below internal unless it begins with
 	// test/.
@@ -119,9 +119,8 @@ func Fields(m protoreflect.MethodDescriptor) []Field {
 	return all
 }
 
-// Of returns the row of a field: that of its path, of a field above it that holds for what is
-// below, or of its name. inherited says that it is one of the second kind. ok is false without a
-// row.
+// Of returns the row of a field: by its path, by a field above it whose row includes those below,
+// or by its name. inherited is set for the second kind. ok is false without a row.
 func Of(rows []Row, all []Field, f Field) (row Row, inherited, ok bool) {
 	if i := slices.IndexFunc(rows, func(r Row) bool { return r.Field == f.Path }); i >= 0 {
 		return rows[i], false, true

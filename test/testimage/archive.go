@@ -89,7 +89,7 @@ func writeLayout(w io.Writer, ref string, imgs []v1.Image) error {
 			return err
 		}
 		manifest.Annotations = map[string]string{
-			// The first is the layout's own, the second is what containerd prefers.
+			// The first is the layout's own, the second is preferred by containerd.
 			ocispec.AnnotationRefName:  ref,
 			"io.containerd.image.name": ref,
 		}

@@ -23,7 +23,7 @@ type Blob struct {
 	Body        []byte
 }
 
-// ArtifactConfig says what an artifact has besides its layers.
+// ArtifactConfig describes an artifact besides its layers.
 type ArtifactConfig struct {
 	Type       string // artifactType; "" for none
 	ConfigType string // media type of the configuration; the empty one if it is ""
@@ -75,7 +75,7 @@ func Artifact(cfg ArtifactConfig, layers ...Blob) (v1.Image, error) {
 	return partial.CompressedToImage(a)
 }
 
-// artifact is what a registry keeps of one.
+// artifact is a registry's data of an artifact.
 type artifact struct {
 	manifest, config []byte
 	blobs            map[v1.Hash]blob
@@ -93,10 +93,10 @@ func (a *artifact) add(body []byte, kind types.MediaType) (v1.Descriptor, error)
 // RawManifest returns the manifest.
 func (a *artifact) RawManifest() ([]byte, error) { return a.manifest, nil }
 
-// RawConfigFile returns the configuration, which is none of an image.
+// RawConfigFile returns the configuration, which is not that of an image.
 func (a *artifact) RawConfigFile() ([]byte, error) { return a.config, nil }
 
-// MediaType returns that of the manifest.
+// MediaType returns the media type of the manifest.
 func (a *artifact) MediaType() (types.MediaType, error) { return types.OCIManifestSchema1, nil }
 
 // LayerByDigest returns a blob.

@@ -24,10 +24,9 @@ var Applets = []string{
 	"truncate", "tty", "umount", "uname", "uniq", "vi", "wc", "wget", "which", "whoami", "xargs", "yes",
 }
 
-// Busybox returns an image with a shell and the Applets. It runs sh as root; it
-// also knows the users app (1000, in the groups app and staff (50)) and nobody
-// (65534). The static busybox is that of the host's PATH: the error says how to
-// get one.
+// Busybox returns an image with a shell and the Applets. It runs sh as root; it also knows the
+// users app (1000, in the groups app and staff (50)) and nobody (65534). The static busybox comes
+// from the host's PATH; if it is missing, the error tells how to get one.
 func Busybox() (v1.Image, error) {
 	path, err := hostBusybox()
 	if err != nil {
@@ -36,7 +35,7 @@ func Busybox() (v1.Image, error) {
 	return BusyboxOf(path, runtime.GOARCH)
 }
 
-// BusyboxOf is Busybox made from the static busybox at path, which is one for an architecture.
+// BusyboxOf is Busybox with the static busybox at path, for an architecture.
 func BusyboxOf(path, arch string) (v1.Image, error) {
 	layer, err := busyboxLayer(path)
 	if err != nil {

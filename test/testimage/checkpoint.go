@@ -19,8 +19,8 @@ const (
 	CheckpointOfCRIU = "org.criu.checkpoint.container.name"
 )
 
-// Checkpoint returns an image with the archive of a checkpoint as its layer and an annotation of its
-// manifest, as buildah makes one from scratch.
+// Checkpoint returns an image with the archive of a checkpoint as its layer and an annotation of
+// its manifest, as buildah makes one from scratch.
 func Checkpoint(archive []byte, annotation string) (v1.Image, error) {
 	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
 		return io.NopCloser(bytes.NewReader(archive)), nil

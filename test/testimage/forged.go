@@ -43,10 +43,10 @@ func (f *forged) RawManifest() ([]byte, error) { return f.raw, nil }
 // Manifest returns the forged manifest.
 func (f *forged) Manifest() (*v1.Manifest, error) { return f.manifest, nil }
 
-// Digest returns that of the forged manifest.
+// Digest returns the digest of the forged manifest.
 func (f *forged) Digest() (v1.Hash, error) { return partial.Digest(f) }
 
-// Size returns that of the forged manifest.
+// Size returns the size of the forged manifest.
 func (f *forged) Size() (int64, error) { return int64(len(f.raw)), nil }
 
 // Layers returns the layers that were given.

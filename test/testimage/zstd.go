@@ -4,8 +4,8 @@ package testimage
 
 import "bytes"
 
-// ZstdZeros returns size zeros, a multiple of 128 KiB, as zstd compresses them with a window of 2^log
-// bytes. A layer of it is an empty tar that takes a lot of memory to decompress.
+// ZstdZeros returns size zeros, a multiple of 128 KiB, as zstd compresses them with a window of
+// 2^log bytes. As a layer, it is an empty tar that takes a lot of memory to decompress.
 func ZstdZeros(log, size int) []byte {
 	const block = 128 << 10
 	b := bytes.NewBuffer([]byte{0x28, 0xb5, 0x2f, 0xfd, 0, byte(log-10) << 3}) // magic, flags, window

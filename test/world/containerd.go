@@ -18,15 +18,16 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// containerdState is what containerd and its shims have. It is guarded by the world's lock.
+// containerdState is the state of containerd and its shims. It is guarded by the world's lock.
 type containerdState struct {
 	down      bool
 	objects   map[string]containers.Container
 	sandboxes map[string]sandbox.Sandbox
 	snaps     map[string]snapshots.Info
-	shims     map[string]*shim // by each ID that they serve: of their first task, or of sandboxes without a process
-	tasks     map[string]*task
-	subs      []*subscription
+	// by each ID that they serve: of their first task, or of sandboxes without a process
+	shims map[string]*shim
+	tasks map[string]*task
+	subs  []*subscription
 }
 
 type task struct {

@@ -13,7 +13,7 @@ import (
 
 var errFull = errors.New("no space left on device")
 
-// diskState says whether commits succeed, and since when. It is guarded by the world's lock.
+// diskState tells whether commits succeed, and since when. It is guarded by the world's lock.
 type diskState struct {
 	full    bool
 	stalled int       // commits that are stalled now
@@ -27,7 +27,7 @@ func (d *diskState) works() bool { return !d.full && d.stalled == 0 }
 const settleBound = 5 * time.Second
 
 // commitsFail is called when a commit fails, before commits begin to fail, and when the berth dies:
-// what it had the time to record until then stays known. The world must be locked.
+// facts that it had the time to record until then stay known. The world must be locked.
 func (w *World) commitsFail() {
 	if w.disk.works() && w.life != nil {
 		for _, p := range w.inits {

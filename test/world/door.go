@@ -18,7 +18,7 @@ import (
 
 var errInject = errors.New("this was made to fail")
 
-// errLost is what the caller gets of an answer that is lost on its way.
+// errLost is the error of a call whose answer is lost on its way.
 var errLost = fmt.Errorf("the connection broke: %w", errdefs.ErrUnavailable)
 
 // rule makes calls of an operation fail or stall.
@@ -129,7 +129,7 @@ func (w *World) unanswered(op, id string) {
 	}
 }
 
-// later carries out what its caller has given up.
+// later carries out a call that its caller has given up.
 func (w *World) later(effect func() error) {
 	time.AfterFunc(time.Minute, func() {
 		w.turns.take("what was given up")
@@ -193,7 +193,7 @@ func (w *World) Fail(op, id string, times int) {
 	w.add(&rule{op: op, id: id, times: times, err: errInject})
 }
 
-// InVain are the errors with which a question may fail that say nothing about what was asked.
+// InVain are errors of a question that prove nothing about its subject.
 var InVain = []error{
 	unix.EMFILE,
 	unix.ENFILE,
@@ -211,7 +211,8 @@ func (w *World) AskInVain(op, id string, times int, why error) {
 	w.add(&rule{op: op, id: id, times: times, err: why})
 }
 
-// asked is what a question gets that passes no door, and waits for no turn: the error of a rule.
+// asked is the result of a question that passes no door, and waits for no turn: the error of a
+// rule.
 func (w *World) asked(op, id string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -297,8 +298,9 @@ func (w *World) Swallow(events, notices int) {
 	w.lostNotices += notices
 }
 
-// Heal ends everything that was made to fail, stall or be lost, also what stalls now, and makes room on
-// the disk. What is held goes on being held until it is released. Heal does not start what is down.
+// Heal ends everything that was made to fail, stall or be lost, including present stalls, and makes
+// room on the disk. Held calls go on being held until they are released. Heal does not start
+// programs that are down.
 func (w *World) Heal() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -22,7 +22,7 @@ func (w *World) line(s string) {
 	}
 }
 
-// Journal is what happened so far, for a person to read.
+// Journal lists the events so far, for a person to read.
 func (w *World) Journal() []string {
 	w.book.Lock()
 	defer w.book.Unlock()
@@ -43,8 +43,8 @@ func Effects(lines []string) []string {
 // indent marks the lines of berth's log.
 const indent = "      "
 
-// journal makes the log of one life of berth a part of the world's journal. What a dead berth logs
-// is dropped.
+// journal makes the log of one life of berth a part of the world's journal. Log lines of a dead
+// berth are dropped.
 type journal struct {
 	w *World
 	l *Life

@@ -31,7 +31,7 @@ func (k kernel) fact(p *Process) exit.Fact {
 		Origin: exit.Kernel,
 	}
 	if p.notified.life != k.l {
-		f.At = time.Time{} // it had ended before it was watched: nobody knows when
+		f.At = time.Time{} // it had ended before it was watched, at an unknown time
 	}
 	if k.w.Exact && !p.Blind {
 		f.Code, f.Measured = p.Code, true
@@ -112,12 +112,12 @@ func (w *World) is(p *Process, i pidfd.Process) bool {
 	return p.pid == i.Pid && (i.StartTicks == 0 || i.StartTicks == p.ticks) && (i.BootID == "" || i.BootID == w.bootID())
 }
 
-// identity is what p is known by. The world must be locked.
+// identity is the identity of p. The world must be locked.
 func (w *World) identity(p *Process) pidfd.Process {
 	return pidfd.Process{Pid: p.pid, StartTicks: p.ticks, BootID: w.bootID()}
 }
 
-// ForgetUnclaimed drops the pidfds of an earlier life that nobody has asked for.
+// ForgetUnclaimed drops the pidfds of an earlier life that were not claimed.
 func (l *Life) ForgetUnclaimed() {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
@@ -186,7 +186,7 @@ func (k kernel) Look(id string) (a pidfd.Answer, watched bool) {
 // Exact implements pod.Kernel.
 func (k kernel) Exact() bool { return k.w.Exact }
 
-// cgroups are those of the world's processes. A cgroup is removed with its task.
+// cgroups are the cgroups of the world's processes. A cgroup is removed with its task.
 type cgroups struct {
 	w *World
 	l *Life
@@ -216,7 +216,7 @@ func (c cgroups) OOMKills(dir string) (n uint64, err error) {
 	return n, err
 }
 
-// OOMKillsBelow counts for the groups of all processes, as if they were those of one pod.
+// OOMKillsBelow counts for the groups of all processes, as if they belonged to one pod.
 func (c cgroups) OOMKillsBelow(dir string) (n uint64, err error) {
 	err = c.w.read(context.Background(), c.l, "oom-below", dir, func() error {
 		for _, p := range c.w.procs {

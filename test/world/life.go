@@ -17,7 +17,7 @@ import (
 	"berth/internal/host/spec"
 )
 
-// ErrKilled is what a dead berth gets for each of its calls.
+// ErrKilled is the error of each call of a dead berth.
 var ErrKilled = errors.New("berth is dead: nothing that it does reaches the world")
 
 // Life is one berth's access to the world, until it dies.
@@ -27,7 +27,7 @@ type Life struct {
 	watched    map[string]*Process
 	inherited  map[string]*Process // whose pidfds an earlier life left, until they are asked for
 	exited     func(f exit.Fact)
-	oomNoted   func(ids []string) // nil: nobody wants to know
+	oomNoted   func(ids []string) // nil if notices are not wanted
 	oomWatched map[string]bool    // IDs
 	groups     groups
 }
@@ -59,7 +59,7 @@ func (w *World) Begin(exited func(f exit.Fact)) *Life {
 	return w.life
 }
 
-// Ports are what a controller of this life works on, and the adapter among them that stands between
+// Ports are the ports of a controller of this life, and the adapter among them that stands between
 // it and containerd. Commits go to store.
 func (l *Life) Ports(store pod.Store, owner string, log *slog.Logger) (pod.Ports, *ctrd.Containerd, error) {
 	client, err := l.w.client(l)
@@ -69,7 +69,7 @@ func (l *Life) Ports(store pod.Store, owner string, log *slog.Logger) (pod.Ports
 	adapter := ctrd.New(connection.Through(client), ctrd.Config{
 		Owner:       owner,
 		Snapshotter: snapshotter,
-		Shims:       shims.Nowhere(log), // what tasks leave is in the world
+		Shims:       shims.Nowhere(log), // the remains of tasks are in the world
 		Logger:      log,
 	})
 	return pod.Ports{

@@ -29,22 +29,21 @@ type Process struct {
 	Asked   bool      // berth sent it any signal
 	// Away: no berth ran when it ended.
 	Away bool
-	// Unanswered: containerd was asked about its task and could not say.
+	// Unanswered: containerd was asked about its task and could not answer.
 	Unanswered bool
 	// Uncounted: there were OOM kills in its cgroup, and the counter could not be read once.
 	Uncounted bool
-	// Lost: its shim died, or containerd dropped its task, so that only the kernel can know the
-	// code.
+	// Lost: its shim died, or containerd dropped its task, so that only the kernel can know the code.
 	Lost bool
 	// Notified: the kernel notified a berth when it ended, and that berth lives, or had the time to
-	// record it. It is only set in what [World.Process] returns, as Kept is.
+	// record it. It is only set in results of [World.Process], as Kept is.
 	Notified bool
-	// Kept: the same of a berth that found it ended, and had a pidfd of it.
+	// Kept: the same for a berth that found it ended, and had a pidfd of it.
 	Kept bool
-	// Blind: the kernel does not report its code, whatever it does of others.
+	// Blind: the kernel does not report its code, even if it reports others.
 	Blind bool
-	// FirstThread is the code of its first thread where the kernel tells a pidfd that one, since it was
-	// reaped before its status was read; nil: it tells the code of the process.
+	// FirstThread is the code of its first thread where the kernel tells a pidfd that one, since it
+	// was reaped before its status was read; nil: it tells the code of the process.
 	FirstThread *uint32
 	// Updates are the changes of its cgroup settings, in their order.
 	Updates []*specs.LinuxResources
@@ -55,16 +54,16 @@ type Process struct {
 	ticks     uint64
 	cgroup    string
 	held      int    // how often all of its group has to be killed until it ends; -1: it never does
-	reaped    bool   // nobody can ask for its status any more but with a pidfd
+	reaped    bool   // its status can only be read with a pidfd any more
 	notified  notice // when it ended
 	kept      notice // later
 	// notice and reap are how much later than in any other story the kernel notifies of its end, and
-	// its shim learns of it; 0: as there.
+	// its shim learns of it; 0 for no delay.
 	notice, reap time.Duration
 	spec         typeurl.Any // that its task was made with
 }
 
-// notice is what the kernel reported to a berth of an end.
+// notice is the kernel's report of an end to a berth.
 type notice struct {
 	life *Life
 	at   time.Time
@@ -72,12 +71,13 @@ type notice struct {
 	recorded bool
 }
 
-// counts reports whether a berth knows the end: that of the last notice lives, or it is on record.
+// counts reports whether a berth knows the end: the one of the last notice lives, or the end is on
+// record.
 func (n notice) counts() bool { return n.recorded || n.life != nil && !n.life.Dead() }
 
 // Process returns the first process of an ID that was started, or else the last one; nil when there
-// was none. What containerd makes beside one that was started, for a call that was given up, does
-// not count.
+// was none. A process that containerd makes beside one that was started, for a call that was given
+// up, does not count.
 func (w *World) Process(id string) *Process {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -118,8 +118,8 @@ func (w *World) Exit(id string, code uint32, oom bool) bool {
 	return true
 }
 
-// ExitApart ends the process of id with a code, and its first thread with another one, which is what
-// the kernel tells a pidfd. It reports false when there is none that runs.
+// ExitApart ends the process of id with a code, and its first thread with another one, which the
+// kernel reports to a pidfd. It returns false if there is no running one.
 func (w *World) ExitApart(id string, code, first uint32) bool {
 	return w.EndAs(id, End{Code: code, FirstThread: &first})
 }
@@ -211,8 +211,8 @@ func (w *World) signal(p *Process, sig uint32) error {
 	return nil
 }
 
-// HoldEnd makes the process of an ID survive SIGKILL until everything that could keep it from its end
-// was killed that often; -1: for ever. That is how one is that another process traces.
+// HoldEnd makes the process of an ID survive SIGKILL until everything that could keep it from its
+// end was killed that often; -1: for ever. That is how one is that another process traces.
 func (w *World) HoldEnd(id string, forced int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -264,7 +264,7 @@ func decode(a typeurl.Any) (*specs.Spec, error) {
 }
 
 // LoseCodes drops the exit codes of all processes that have ended: berth got an older database, and
-// what knew them is released.
+// their witnesses are released.
 func (w *World) LoseCodes() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -9,18 +9,18 @@ import (
 	"berth/internal/base/exit"
 )
 
-// End is how a process ends, and when its witnesses learn of it.
+// End describes the end of a process, and when its witnesses learn of it.
 type End struct {
 	Code uint32
-	// OOM says that the OOM killer has fired, because of Limit.
+	// OOM is set if the OOM killer has fired, because of Limit.
 	OOM   bool
 	Limit exit.Limit
 	// Notice is how much later the kernel notifies a berth that watches the process, and Reap how much
-	// later the shim learns of it; 0: as in any other story.
+	// later the shim learns of it; 0 for no delay.
 	Notice, Reap time.Duration
-	// Blind says that the kernel does not report the code of this process.
+	// Blind is set if the kernel does not report the code of this process.
 	Blind bool
-	// FirstThread is that of a [Process].
+	// FirstThread is as in [Process].
 	FirstThread *uint32
 }
 
@@ -87,8 +87,8 @@ func (w *World) ShimOf(id string) string {
 	return s.id
 }
 
-// Claim makes containerd's event stream say that the process of id has ended with a code, which may
-// not be true.
+// Claim makes containerd's event stream report that the process of id has ended with a code, which
+// may be false.
 func (w *World) Claim(id string, code uint32) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -99,7 +99,7 @@ func (w *World) Claim(id string, code uint32) {
 }
 
 // Reboot ends the kernel, after berth and containerd have ended: no process, shim or task is left,
-// and nothing that is kept in memory. What ended with it has no code that anybody could know.
+// and nothing that is kept in memory. The codes of processes that ended with it cannot be known.
 func (w *World) Reboot() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

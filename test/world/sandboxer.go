@@ -23,7 +23,8 @@ type runtime struct {
 	tasks fakeTasks
 }
 
-// DeleteTask implements pod.Runtime. What containerd does not know is looked for on the node.
+// DeleteTask implements pod.Runtime. A task that containerd does not know is looked for on the
+// node.
 func (r runtime) DeleteTask(ctx context.Context, id string) error {
 	err := r.Containerd.DeleteTask(ctx, id)
 	if errdefs.IsNotFound(err) {

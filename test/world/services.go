@@ -142,7 +142,7 @@ func (s fakeContainers) List(ctx context.Context, _ ...string) (all []containers
 	return all, err
 }
 
-// Update replaces the spec, which is all that berth changes.
+// Update replaces the spec, the only field that berth changes.
 func (s fakeContainers) Update(ctx context.Context, o containers.Container, _ ...string) (out containers.Container, err error) {
 	err = s.do(ctx, "update-container", o.ID, func(c *containerdState) error {
 		var ok bool

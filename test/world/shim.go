@@ -13,19 +13,19 @@ type shim struct {
 	id   string
 	vm   bool // its processes die with it
 	dead bool
-	// stays says that it serves sandboxes without a process: it does not end with the last of its
-	// tasks. pods are those sandboxes, and group is what their records name; "" for a single one.
+	// stays is set if it serves sandboxes without a process: it does not end with the last of its
+	// tasks. pods are those sandboxes, and group is the group in their records; "" for a single one.
 	stays bool
 	pods  map[string]bool
 	group string
 	// behind is how many ends it has still to publish: its Wait is answered before that.
 	behind int
-	// heldUpUntil: what it learns of the ends of processes is late until then.
+	// heldUpUntil: it learns of the ends of processes late until then.
 	heldUpUntil time.Time
 }
 
-// reap is what a shim does when its process ended: it takes the status, answers whoever waits, and
-// publishes the end, at once or in a moment.
+// reap is the reaction of a shim to the end of its process: it takes the status, answers its
+// waiters, and publishes the end, at once or in a moment.
 func (c *containerdState) reap(w *World, p *Process) {
 	t := c.tasks[p.ID]
 	p.reaped = true
@@ -60,8 +60,8 @@ func (c *containerdState) tell(w *World, t *task) {
 	c.publish(w, t.id, t.proc.pid, t.proc.Code, t.proc.At)
 }
 
-// early notes that a task was deleted before its shim had published its end. If more ends are waiting
-// for that than the shim's reaper has room for, it hands on the next one a second later.
+// early notes that a task was deleted before its shim had published its end. If more ends are
+// waiting for that than the shim's reaper has room for, it hands on the next one a second later.
 func (s *shim) early(w *World) {
 	w.early++
 	if s.behind <= w.ShimQueue {
@@ -76,16 +76,16 @@ func (s *shim) early(w *World) {
 // heldUp is how much later than otherwise the shim learns of the next end.
 func (s *shim) heldUp() time.Duration { return max(0, time.Until(s.heldUpUntil)) }
 
-// Early counts the tasks that were deleted before their shim had published their end: meanwhile a real
-// shim learns of no other end.
+// Early counts the tasks that were deleted before their shim had published their end: meanwhile a
+// real shim learns of no other end.
 func (w *World) Early() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.early
 }
 
-// KillShim ends the shim of a pod as SIGKILL does. The processes of all pods that it serves live on,
-// and containerd, which cleans up after the shim, claims that they ended with 137.
+// KillShim ends the shim of a pod as SIGKILL does. The processes of all pods that it serves live
+// on, and containerd, which cleans up after the shim, claims that they ended with 137.
 func (w *World) KillShim(pod string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -118,7 +118,7 @@ func (w *World) loseShim(s *shim) {
 	}
 }
 
-// loseTask is what the end of its shim means for a task. The world must be locked.
+// loseTask is the effect of a shim's end on a task. The world must be locked.
 func (w *World) loseTask(t *task) {
 	t.proc.Lost = true
 	w.unrestored[t.id] = w.unrestored[t.id] || t.unborn()
@@ -130,8 +130,8 @@ func (w *World) loseTask(t *task) {
 	}
 }
 
-// cleanUp is what containerd does after a shim died. It ends processes that were not started. Those
-// that run live on, which is the harder case for berth.
+// cleanUp is containerd's reaction to the death of a shim. It ends processes that were not started.
+// Running ones live on, which is the harder case for berth.
 func (c *containerdState) cleanUp(w *World, s *shim) {
 	for _, t := range sorted(c.tasks) {
 		if t.shim == s {
@@ -172,7 +172,8 @@ func (c *containerdState) drop(w *World, t *task) {
 	delete(c.shims, t.shim.id)
 }
 
-// startShim starts a shim for a sandbox without a process, or has that of its group serve it, too.
+// startShim starts a shim for a sandbox without a process, or lets the shim of its group serve it,
+// too.
 func (c *containerdState) startShim(id, group string) {
 	if group != "" {
 		for _, s := range sorted(c.shims) {

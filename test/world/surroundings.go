@@ -94,7 +94,7 @@ func (n plumbing) SetSysctls(p network.Pod, _ network.Result, values map[string]
 	})
 }
 
-// Sysctls are those that are set in a network namespace.
+// Sysctls are the sysctls set in a network namespace.
 func (w *World) Sysctls(netns string) map[string]string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -125,8 +125,8 @@ func (s spaces) Make(r pins.Request) error {
 	return s.w.do(context.Background(), s.l, "pins", r.ID, func() error { s.w.pins[r.ID] = true; return nil })
 }
 
-// Check takes its turn: without one, a stop that asks for the pins goes on in the same instant as the lane
-// that it has woken, in no order.
+// Check takes its turn: without one, a stop that asks for the pins goes on in the same instant as
+// the lane that it has woken, in no order.
 func (s spaces) Check(id string) error {
 	return s.w.read(context.Background(), s.l, "pins-check", id, func() error {
 		if !s.w.pins[id] {
@@ -335,7 +335,8 @@ func (o *output) Drain(ctx context.Context) error {
 	return until(ctx, o.drained)
 }
 
-// Run reads until the output is closed. What nobody holds open has ended once the shim has its ends.
+// Run reads until the output is closed. An output that is not held open has ended once the shim has
+// its ends.
 func (o *output) Run(ctx context.Context) error {
 	if err := o.ask(ctx, "stdio-run"); err != nil {
 		return err
@@ -372,12 +373,12 @@ func until(ctx context.Context, done <-chan struct{}) error {
 // Images by their references. Any other one is on the node as well.
 const (
 	Image      = "registry.example/app:1"
-	Absent     = "absent"     // there is no such image
+	Absent     = "absent"     // an image that does not exist
 	Remote     = "remote"     // is at its registry until it is pulled
 	Checkpoint = "checkpoint" // is not an image to run
 )
 
-// Archives of checkpoints by their paths. There is no other one.
+// Archives of checkpoints by their paths. Others do not exist.
 const (
 	Archive         = "/checkpoints/c.tar"      // of a container of [Image]
 	ArchiveOfRemote = "/checkpoints/remote.tar" // of a container of [Remote]

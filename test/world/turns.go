@@ -12,13 +12,13 @@ import (
 )
 
 // turns is the order of everything that passes between berth and the world, and between berth and
-// its clients. Whoever wants to pass waits for a turn. The next turn is given when every goroutine
-// of the story is blocked, to one of those that wait for a turn. Which one depends on the seed and
-// on what it wants to do, not on which goroutine came first. So Go's scheduler does not decide the
-// order of effects, only what happens inside berth between two of them.
+// its clients. A goroutine that wants to pass waits for a turn. The next turn is given when every
+// goroutine of the story is blocked, to one of those that wait for a turn. The choice depends on
+// the seed and on the intended calls, not on which goroutine came first. So Go's scheduler does not
+// decide the order of effects, only the order inside berth between two of them.
 //
 // No goroutine may hold a lock (sync.Mutex) while it waits for its turn: those that wait for the
-// lock would not count as blocked, and nobody would be given a turn any more.
+// lock would not count as blocked, and no turn would be given any more.
 type turns struct {
 	seed uint64
 	wake chan struct{} // holds one "look again"
@@ -40,7 +40,7 @@ func newTurns(seed uint64) *turns {
 	return &turns{seed: seed, wake: make(chan struct{}, 1), asked: map[string]uint64{}}
 }
 
-// take waits for a turn to do what is named.
+// take waits for a turn for a named call.
 func (t *turns) take(what string) {
 	t.mu.Lock()
 	if t.over {

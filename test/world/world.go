@@ -19,19 +19,19 @@ import (
 type World struct {
 	mu sync.Mutex
 
-	// Exact says that the kernel reports exit codes to any watcher (Linux 6.15); false: only that
-	// the process ended.
+	// Exact is set if the kernel reports exit codes to any watcher (Linux 6.15); otherwise it reports
+	// only that the process ended.
 	Exact bool
 	// ShimDelay is how much later than the kernel a shim learns that its process ended.
 	ShimDelay time.Duration
-	// Gap is how much later than it answers whoever waits a shim publishes that a process ended.
+	// Gap is how much later than it answers its waiters a shim publishes that a process ended.
 	Gap time.Duration
 	// ShimQueue is how many ends a shim may have still to publish before a deletion holds it up.
 	ShimQueue int
-	// Keeper says that a service manager keeps the pidfds that berth hands it.
+	// Keeper is set if a service manager keeps berth's pidfds.
 	Keeper bool
 
-	// Unreaped says that nobody reaps the processes whose shim is dead.
+	// Unreaped is set if processes whose shim is dead are not reaped.
 	Unreaped bool
 
 	turns  *turns
@@ -40,15 +40,16 @@ type World struct {
 
 	life  *Life // of the berth that runs, or nil
 	procs map[uint32]*Process
-	// inits are the processes of all containers and sandboxes ever made, by ID. What containerd
-	// makes beside one that was started, for a call that was given up, is not among them.
+	// inits are the processes of all containers and sandboxes ever made, by ID. Processes that
+	// containerd makes beside one that was started, for a call that was given up, are not among them.
 	inits map[string]*Process
 	pid   uint32
 
 	ctrd  containerdState
 	disk  diskState
 	netns map[string]pins.UserIDs // by path, with the user namespace that owns it
-	// sysctls are those of the network, by the path of its namespace, and hosts the files of pods.
+	// sysctls are the sysctls of the network, by the path of its namespace, and hosts the files of
+	// pods.
 	sysctls map[string]map[string]string
 	hosts   map[string]string
 	pins    map[string]bool // IPC and UTS namespaces of pods, by ID
@@ -80,22 +81,21 @@ type World struct {
 	early       int           // deletions of tasks in the gap: see Gap
 	lostNotices int           // exits of which the kernel's notice is still to be lost
 
-	// steps counts effects. The berth is killed at step killAt: before its effect, or right after
-	// it.
+	// steps counts effects. The berth is killed at step killAt: before its effect, or right after it.
 	steps     int
 	killAt    int
 	killAfter bool
 	did       []string // all calls: operation and ID
 
-	// book is what happened, for a person to read.
+	// book is the record of events, for a person to read.
 	book struct {
 		sync.Mutex
 		lines []string
 	}
 }
 
-// New makes an empty, healthy world. The seed decides the order of what happens at the same
-// instant. The caller must be in a synctest bubble, call End, and leave synctest.Wait to the world.
+// New makes an empty, healthy world. The seed decides the order of events at the same instant. The
+// caller must be in a synctest bubble, call End, and leave synctest.Wait to the world.
 func New(seed uint64) *World {
 	w := Free()
 	w.turns, w.jitter = newTurns(seed), float64(seed%1000)/1000
@@ -132,7 +132,7 @@ func Free() *World {
 	return w
 }
 
-// End ends the order of turns: what still runs does so without waiting for one.
+// End ends the order of turns: remaining goroutines go on without waiting for one.
 func (w *World) End() { w.turns.end() }
 
 // newID makes the next ID of a sandbox or container.
@@ -147,7 +147,7 @@ func (w *World) newID() string {
 	return hex.EncodeToString(h[:])
 }
 
-// Turn waits until it is the client's turn to do something.
+// Turn waits for the client's turn.
 func (w *World) Turn() { w.turns.take("client") }
 
 // Did lists all calls so far: the operation and the ID.
@@ -168,7 +168,7 @@ func (w *World) Calls(op, id string) int {
 	return n
 }
 
-// Left lists what there still is: at the end of a story there must be nothing.
+// Left lists the remaining objects: at the end of a story there must be none.
 func (w *World) Left() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -199,7 +199,7 @@ func named[T any](list []string, kind string, m map[string]T) []string {
 	return list
 }
 
-// Held names what there still is of the process of id: its task or itself; "" for nothing.
+// Held names the remains of the process of id: its task or itself; "" for nothing.
 func (w *World) Held(id string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command busybox writes the image of busybox as an archive in the OCI layout. It comes with berth, for
-// berth demo.
+// Command busybox writes the image of busybox as an archive in the OCI layout. It comes with berth,
+// for berth demo.
 //
 //	busybox [-arch ARCH] [-program FILE] ARCHIVE
 package main
@@ -29,7 +29,7 @@ func main() {
 }
 
 func write(archive, program, arch string) error {
-	host, _ := exec.LookPath("busybox") // without either, the error names what to install
+	host, _ := exec.LookPath("busybox") // without either, the error names the package to install
 	img, err := testimage.BusyboxOf(cmp.Or(program, host, "busybox"), arch)
 	if err != nil {
 		return err

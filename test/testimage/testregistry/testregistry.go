@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package testregistry serves images to tests, on the loopback interface unless Address says
-// otherwise: plain or TLS, open or behind a password, by Basic authentication or with a token server
-// as the large registries have it. It records every request with its credentials, so that a test can
+// Package testregistry serves images to tests, on the loopback interface unless Address changes
+// that: plain or TLS, open or behind a password, by Basic authentication or with a token server,
+// like the large registries. It records every request with its credentials, so that a test can
 // check which server received which. It ends with the test.
 package testregistry
 
@@ -35,7 +35,7 @@ type Registry struct {
 	CA []byte
 
 	t     testing.TB
-	store http.Handler // with nothing in front of it
+	store http.Handler // without the handlers in front of it
 	cfg   config
 	token string
 
@@ -60,7 +60,7 @@ type config struct {
 	address        string
 }
 
-// Option changes what Start starts.
+// Option changes the registry of Start.
 type Option func(*config)
 
 // TLS makes the registry speak HTTPS, with a certificate of its own (see CA).
@@ -77,8 +77,7 @@ func TokenAuth(user, password string) Option {
 	return func(c *config) { c.scheme, c.user, c.password = "Bearer", user, password }
 }
 
-// Address makes the registry listen on another address than that of the loopback interface, at a port
-// that is free.
+// Address makes the registry listen on another address than the loopback, at a free port.
 func Address(host string) Option { return func(c *config) { c.address = host } }
 
 // Front puts a handler before everything else, to make the registry slow, broken
@@ -138,7 +137,7 @@ func (r *Registry) Push(repository string, img v1.Image) (ref string) {
 	return ref
 }
 
-// Requests returns what was asked so far, oldest first.
+// Requests returns the requests so far, oldest first.
 func (r *Registry) Requests() []Request {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -193,7 +192,7 @@ func refuse(w http.ResponseWriter) {
 	_, _ = io.WriteString(w, `{"errors":[{"code":"UNAUTHORIZED","message":"authentication required"}]}`)
 }
 
-// scope names what a token for a path must be good for.
+// scope names the scope that a token for a path must have.
 func scope(path string) string {
 	path = strings.TrimPrefix(path, "/v2/")
 	for _, part := range []string{"/manifests/", "/blobs/", "/tags/", "/referrers/"} {
