@@ -38,7 +38,7 @@ func (r runtime) DeleteTask(ctx context.Context, id string) error {
 // EndLeft implements pod.Runtime.
 func (r runtime) EndLeft(ctx context.Context, id string) error {
 	if why := r.tasks.w.asked("search", id); why != nil {
-		return fmt.Errorf("end what is left of %s: %w", id, why)
+		return fmt.Errorf("end the remains of %s: %w", id, why)
 	}
 	return r.Containerd.EndLeft(ctx, id)
 }

@@ -47,7 +47,7 @@ func checkAuth(auth map[string]Auth, bad func(key, format string, args ...any)) 
 			bad(key, "username and password are set together")
 		}
 		if a.Password == hidden {
-			bad(key+".password", "%s is what `berth config show` writes instead of a password", hidden)
+			bad(key+".password", "%s is the placeholder that `berth config show` writes for a password", hidden)
 		}
 	}
 }

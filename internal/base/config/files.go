@@ -322,7 +322,7 @@ func exposed(path string, secret bool) error {
 	}
 	switch mode := st.Mode().Perm(); {
 	case mode&0o022 != 0:
-		return fmt.Errorf("%s has the mode %o: whoever may write to it can become root; run chmod %s %s", path, mode, private, path)
+		return fmt.Errorf("%s has the mode %o: every user who may write to it can become root; run chmod %s %s", path, mode, private, path)
 	case mode&0o044 != 0 && secret:
 		return fmt.Errorf("%s has the mode %o and the passwords of registries: others may read them; run chmod %s %s", path, mode, private, path)
 	}

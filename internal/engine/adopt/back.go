@@ -148,7 +148,7 @@ func withoutSandbox(r Record, objects map[string]Object) string {
 	remove := ""
 	if len(left) > 0 {
 		ids := strings.Join(left, " ")
-		remove = fmt.Sprintf("remove what is left of it (ctr -n k8s.io tasks rm -f %s; ctr -n k8s.io containers rm %s), and ", ids, ids)
+		remove = fmt.Sprintf("remove its remains (ctr -n k8s.io tasks rm -f %s; ctr -n k8s.io containers rm %s), and ", ids, ids)
 	}
 	return fmt.Sprintf(", and berth does not serve a pod that is %s; %srun `berth adopt`, which forgets the pod", Whose(r.Sandbox.Status.Owner), remove)
 }

@@ -514,7 +514,7 @@ func (p *planner) losses(ct *Container) {
 		return
 	}
 	if ct.Container.LogPath != "" {
-		ct.Lost = append(ct.Lost, "what containerd has read of its output and not written when it is stopped, "+unwritten+" at most, is lost, and a line in its log says so")
+		ct.Lost = append(ct.Lost, "output that containerd has read but not written when it is stopped, "+unwritten+" at most, is lost, and a line in its log notes that")
 	}
 	if ct.Task.Stdin != "" && !p.set.Held {
 		ct.Lost = append(ct.Lost, "its stdin ends with containerd, unless --switch restarts that")

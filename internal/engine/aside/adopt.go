@@ -39,7 +39,7 @@ func (a *Tasks) adopt(ctx context.Context) {
 		}
 		each(left, askAtOnce, func(h *Task) { // they wait, most of them, and take no processor time
 			if a.try(ctx, h).answer == answered && a.get(h.ID) == nil {
-				log.G(ctx).WithField("id", h.ID).Info("the shim of a task answers again")
+				log.G(ctx).WithField("id", h.ID).Info("shim of a task answers again")
 			}
 		})
 	}
@@ -62,7 +62,7 @@ func (a *Tasks) begin(ctx context.Context, h *Task) {
 			defer close(h.asked)
 			h.got = a.first(ctx, h)
 			if h.got.answer == silent && ctx.Err() == nil {
-				log.G(ctx).WithField("id", h.ID).Warn("the shim of a task does not answer, the task is set aside until it does")
+				log.G(ctx).WithField("id", h.ID).Warn("shim of a task does not answer, the task is set aside until it does")
 			}
 		}
 		if !a.run(first) {
@@ -95,13 +95,13 @@ func (a *Tasks) follow(ctx context.Context, h *Task, got reply) reply {
 	h.Shim = got.shim
 	logger := log.G(ctx).WithField("id", h.ID)
 	if got.answer == ended {
-		logger.Warn("the shim of a task ended before it answered")
+		logger.Warn("shim of a task ended before it answered")
 		err := h.show()
 		if err == nil {
 			err = a.cleanUp(ctx, h)
 		}
 		if err != nil && !h.gone() { // the release of the task finds the rest
-			logger.WithError(err).Warn("cannot clean up after the shim of a task")
+			logger.WithError(err).Warn("clean-up after the shim of a task failed")
 		}
 		a.drop(h)
 		return got
@@ -109,10 +109,10 @@ func (a *Tasks) follow(ctx context.Context, h *Task, got reply) reply {
 	switch err := a.adoptOne(ctx, h); {
 	case err == nil:
 	case errdefs.IsNotFound(err) || h.gone():
-		logger.WithError(err).Warn("a task whose shim answers is not a task of a container any more")
+		logger.WithError(err).Warn("shim of a task answers, but the task has no container any more")
 	default:
 		if !h.failed {
-			logger.WithError(err).Warn("a task whose shim answers cannot be loaded; trying again")
+			logger.WithError(err).Warn("shim of a task answers, but the task is not loaded, retrying")
 		}
 		h.failed = true
 		return got

@@ -107,7 +107,7 @@ func (a *Adoption) Dirs(ctx context.Context, state string) (root, volatile strin
 		return "", "", err
 	}
 	if content == "" {
-		return "", "", fmt.Errorf("find containerd's directory: its content store does not say where it is: %w", errdefs.ErrUnavailable)
+		return "", "", fmt.Errorf("find containerd's directory: its content store does not export it: %w", errdefs.ErrUnavailable)
 	}
 	return filepath.Join(filepath.Dir(content), pluginDir), filepath.Join(state, pluginDir), nil
 }
@@ -213,7 +213,7 @@ func (a *Adoption) task(ctx context.Context, id string) (*adopt.Task, error) {
 	case task.Status_STOPPED:
 		t.Stopped, t.Code, t.ExitedAt = true, p.GetExitStatus(), p.GetExitedAt().AsTime()
 	case task.Status_UNKNOWN:
-		return nil, errors.New("it does not say how it is")
+		return nil, errors.New("its state is missing in the answer")
 	}
 	return t, nil
 }

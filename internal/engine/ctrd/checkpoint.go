@@ -106,7 +106,7 @@ func reason(work, name string) string {
 	}
 	for line := range bytes.Lines(b) {
 		if bytes.Contains(line, []byte("Error")) {
-			return "; CRIU says: " + strings.TrimSpace(string(line[:min(len(line), 500)]))
+			return "; CRIU: " + strings.TrimSpace(string(line[:min(len(line), 500)]))
 		}
 	}
 	return ""

@@ -153,7 +153,7 @@ func probe(ctx context.Context, conn *connection.Connection) (uuid string, err e
 func (c *Containerd) dispatch(e *events.Envelope, l Listener) {
 	v, err := typeurl.UnmarshalAny(e.Event)
 	if err != nil {
-		c.log.Warn("an event of containerd's cannot be decoded", "topic", e.Topic, "err", err)
+		c.log.Warn("event of containerd not decoded", "topic", e.Topic, "err", err)
 		return
 	}
 	switch ev := v.(type) {

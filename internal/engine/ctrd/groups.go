@@ -44,7 +44,7 @@ func (c *Containerd) JoinGroup(ctx context.Context, id string, h pod.Handler) st
 		if other == "" || c.answers(ctx, other) {
 			return group
 		}
-		c.log.Warn("a shim that several pods share does not answer: no other pod joins it", "group", group, "pod", other)
+		c.log.Warn("shared shim does not answer: no other pod joins it", "group", group, "pod", other)
 		c.shims.Close(group)
 		c.shims.Drop(id)
 	}
@@ -64,7 +64,7 @@ func (c *Containerd) sparing(ctx context.Context, id string, h pod.Handler) stri
 	}
 	if program == "" {
 		group := c.shims.Key(id)
-		c.log.Warn("nothing can clean up now in a way that spares the containers of a shim that dies: no other pod joins its group", "group", group, "pod", id)
+		c.log.Warn("clean-up program that spares the containers of a dead shim not available: no other pod joins its group", "group", group, "pod", id)
 		c.shims.Close(group)
 	}
 	return program

@@ -148,7 +148,7 @@ func (c *Containerd) askTasks(ctx context.Context, cs []containers.Container, in
 					}
 				case !errdefs.IsNotFound(err):
 					inv.Unreachable[id] = true
-					c.log.Warn("a task's shim does not answer, it is looked at later", "id", id, "pod", shim, "err", err)
+					c.log.Warn("shim of a task does not answer, retrying later", "id", id, "pod", shim, "err", err)
 				}
 				if gone && err != nil {
 					for _, rest := range ids[i+1:] {
@@ -189,7 +189,7 @@ func (o *orphanSearch) begin(c *Containerd) <-chan struct{} {
 		defer cancel()
 		found, err := findOrphans(ctx, c)
 		if err != nil {
-			c.log.Warn("tasks without a container cannot be looked for", "err", err)
+			c.log.Warn("search for tasks without a container failed", "err", err)
 		}
 		o.mu.Lock()
 		defer o.mu.Unlock()

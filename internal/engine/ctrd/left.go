@@ -29,14 +29,14 @@ func (c *Containerd) EndLeft(ctx context.Context, id string) error {
 func (c *Containerd) endLeft(ctx context.Context, id string) error {
 	o, err := c.client.ContainerService().Get(ctx, id)
 	if err != nil && !errdefs.IsNotFound(connection.Native(err)) {
-		return fmt.Errorf("end what is left of %s: %w", id, connection.Native(err))
+		return fmt.Errorf("end the remains of %s: %w", id, connection.Native(err))
 	}
 	left := shims.Task{ID: id}
 	if err == nil {
 		opts, _ := runcOptions(o.Runtime.Options)
 		var spec specs.Spec
 		if err := typeurl.UnmarshalTo(o.Spec, &spec); err != nil {
-			return fmt.Errorf("end what is left of %s: decode its spec: %w", id, err)
+			return fmt.Errorf("end the remains of %s: decode its spec: %w", id, err)
 		}
 		left.Runtime, left.Root = opts.GetBinaryName(), opts.GetRoot()
 		if spec.Linux != nil {

@@ -107,7 +107,7 @@ func (s sandboxer) lost(ctx context.Context, id string, why error) bool {
 		return false
 	case !inTheWay && errdefs.IsNotFound(err):
 		if err := s.c.endLeft(connection.Namespaced(ctx), id); err != nil {
-			s.c.log.Warn("what is left of a shim cannot be removed", "id", id, "err", err)
+			s.c.log.Warn("remains of a shim not removed", "id", id, "err", err)
 			return false
 		}
 	}

@@ -85,15 +85,15 @@ func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32,
 	if err != nil && c.Unsynced() && says(err, notMounted, r.ID) {
 		// The kernel mounts no layer without syncs while the file system has an error that was not
 		// reported yet: a write to the disk has failed.
-		c.log.Warn("a layer cannot be mounted without syncs, since a write to its disk has failed: it is mounted with them", "id", r.ID, "err", err)
+		c.log.Warn("layer mounted with syncs because a write to its disk has failed", "id", r.ID, "err", err)
 		synced = true
 		resp, err = create()
 	}
 	for again := 1; again < createAttempts && cutOff(r, connection.Native(err)); again++ {
-		c.log.Info("a task that was being made earlier is taken back", "id", r.ID, "err", err)
+		c.log.Info("unfinished task of an earlier call removed", "id", r.ID, "err", err)
 		c.replaced.make(r.ID)
 		if terr := takeBack(ctx, c, r.ID); terr != nil {
-			return 0, fmt.Errorf("create task %s: %w: take back what an earlier call made: %w", r.ID, connection.Native(err), terr)
+			return 0, fmt.Errorf("create task %s: %w: undo an earlier call: %w", r.ID, connection.Native(err), terr)
 		}
 		resp, err = create()
 	}
@@ -300,7 +300,7 @@ func (c *Containerd) DeleteTask(ctx context.Context, id string) error {
 	if gerr != nil {
 		return fmt.Errorf("delete task %s: is it gone? %w", id, gerr)
 	}
-	return fmt.Errorf("delete task %s: containerd says that it is not found, and that it is %s", id, status.GetStatus())
+	return fmt.Errorf("delete task %s: containerd answers that it is not found, and also that it is %s", id, status.GetStatus())
 }
 
 // TaskState asks for the state of a task. It takes taskTimeout at most, also where the shim does
@@ -317,7 +317,7 @@ func (c *Containerd) TaskState(ctx context.Context, id string) (pod.TaskState, e
 	case task.Status_STOPPED:
 		st.Stopped, st.Code, st.ExitedAt = true, p.GetExitStatus(), p.GetExitedAt().AsTime()
 	case task.Status_UNKNOWN:
-		return st, fmt.Errorf("ask for task %s: its shim does not say: %w", id, errdefs.ErrUnavailable)
+		return st, fmt.Errorf("get state of task %s: its shim does not report it: %w", id, errdefs.ErrUnavailable)
 	}
 	return st, nil
 }

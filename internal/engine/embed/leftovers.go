@@ -33,9 +33,9 @@ func (s *Server) sweep(ctx context.Context) {
 	select {
 	case err := <-done:
 		if err != nil && !errdefs.IsNotImplemented(err) {
-			s.cfg.Logger.Warn("what is left of layers cannot be removed", "snapshotter", s.cfg.Snapshotter, "err", err)
+			s.cfg.Logger.Warn("leftover layers not removed", "snapshotter", s.cfg.Snapshotter, "err", err)
 		}
 	case <-time.After(sweepTimeout):
-		s.cfg.Logger.Info("what is left of layers takes its time to be removed", "snapshotter", s.cfg.Snapshotter)
+		s.cfg.Logger.Info("removal of leftover layers is slow", "snapshotter", s.cfg.Snapshotter)
 	}
 }

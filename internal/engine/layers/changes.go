@@ -46,7 +46,7 @@ func (l *Layers) leased(ctx context.Context, layer string, f func(ctx context.Co
 		detached, cancel := context.WithTimeout(connection.Namespaced(context.WithoutCancel(ctx)), leaseTimeout)
 		defer cancel()
 		if err := l.client.LeasesService().Delete(detached, lease); err != nil {
-			l.log.Warn("a lease cannot be deleted; it expires", "layer", layer, "err", err)
+			l.log.Warn("lease not deleted, it will expire", "layer", layer, "err", err)
 		}
 	}()
 	return f(leases.WithLease(connection.Namespaced(ctx), lease.ID))

@@ -126,7 +126,7 @@ func (p *Probe) RunFeatures(ctx context.Context) error {
 		_, err := p.features.of(ctx, ociRuntime(p.cfg.Handlers[name]))
 		return err
 	}, func(name string, err error) {
-		p.cfg.Logger.Warn("no features are advertised for a runtime handler until its OCI runtime answers; asking again", "handler", name, "err", err)
+		p.cfg.Logger.Warn("OCI runtime of a handler does not answer: its features are not advertised, retrying", "handler", name, "err", err)
 	})
 	return nil
 }
@@ -136,7 +136,7 @@ func (p *Probe) RunFeatures(ctx context.Context) error {
 func (p *Probe) RunVersions(ctx context.Context) error {
 	hasRunc := func(h pod.Handler) bool { return h.Options == pod.OptionsRunc }
 	untilAnswered(ctx, p.names(hasRunc), nil, p.holes.check, func(name string, err error) {
-		p.cfg.Logger.Warn("the version of the OCI runtime of a handler is not known; asking again", "handler", name, "err", err)
+		p.cfg.Logger.Warn("version of the OCI runtime of a handler unknown, retrying", "handler", name, "err", err)
 	})
 	return nil
 }
@@ -145,7 +145,7 @@ func (p *Probe) RunVersions(ctx context.Context) error {
 // there is an answer about all or ctx ends.
 func (p *Probe) RunUserNamespaces(ctx context.Context, ready func(context.Context) error) error {
 	untilAnswered(ctx, p.names(nil), ready, p.userns.check, func(name string, err error) {
-		p.cfg.Logger.Warn("no user namespaces are advertised for a runtime handler until it is known whether it can make them; asking again", "handler", name, "err", err)
+		p.cfg.Logger.Warn("user namespaces of a runtime handler unknown: not advertised, retrying", "handler", name, "err", err)
 	})
 	return nil
 }
@@ -154,7 +154,7 @@ func (p *Probe) RunUserNamespaces(ctx context.Context, ready func(context.Contex
 // once ready returns, until all have answered or ctx ends.
 func (p *Probe) RunSandboxShims(ctx context.Context, ready func(context.Context) error) error {
 	untilAnswered(ctx, p.names(nil), ready, p.shims.check, func(name string, err error) {
-		p.cfg.Logger.Warn("the sandboxes of a runtime handler have a pause process until it is known whether they can do without; asking again", "handler", name, "err", err)
+		p.cfg.Logger.Warn("shim of a runtime handler does not answer: its sandboxes have a pause process, retrying", "handler", name, "err", err)
 	})
 	return nil
 }

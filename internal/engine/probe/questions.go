@@ -43,7 +43,7 @@ func (p *Probe) askHoles(ctx context.Context, name string) (string, error) {
 		return "", nil
 	}
 	text := fmt.Sprintf("runtime handler %s: %s is runc %s, out of which containers can break (%s); install %s", name, binary, v, holes, without)
-	p.cfg.Logger.Warn("the OCI runtime of a handler has known holes", "handler", name, "what", text)
+	p.cfg.Logger.Warn("OCI runtime of a handler has known holes", "handler", name, "detail", text)
 	return text, nil
 }
 
@@ -55,7 +55,7 @@ func (p *Probe) askUserNamespaces(ctx context.Context, name string) (cannot, err
 	defer func() {
 		if cannot != nil {
 			cannot = fmt.Errorf("%w: %w", cannot, errdefs.ErrNotImplemented)
-			p.cfg.Logger.Info("pods of this runtime handler cannot have user namespaces", "handler", name, "why", cannot)
+			p.cfg.Logger.Info("runtime handler without user namespaces", "handler", name, "why", cannot)
 		}
 	}()
 	if h.Sandboxer != "" || !isRunc(h) {

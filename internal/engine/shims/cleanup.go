@@ -109,7 +109,7 @@ func (s *Shims) CleanupFor(ctx context.Context, pod, root string) string {
 	path, err := s.cleanups.write(ctx, script, shim, RecordsIn(root))
 	if err != nil {
 		s.cleanups.fails.Do(func() {
-			s.log.Warn("the program by which containerd is to clean up cannot be run: deletions take longer than they need to, and no pods share a shim from now on", "err", err)
+			s.log.Warn("clean-up program of containerd cannot be run: deletions are slower, and no pods share a shim from now on", "err", err)
 		})
 		return ""
 	}

@@ -53,7 +53,7 @@ func (s *Shims) EndLeft(ctx context.Context, t Task) error {
 		return nil
 	}
 	if err := s.endLeft(ctx, t); err != nil {
-		return fmt.Errorf("end what is left of %s: %w", t.ID, err)
+		return fmt.Errorf("end the remains of %s: %w", t.ID, err)
 	}
 	return nil
 }
@@ -69,7 +69,7 @@ func (s *Shims) endLeft(ctx context.Context, t Task) error {
 		return err
 	}
 	if err == nil {
-		s.log.Warn("the OCI runtime has a container that containerd does not know: it is deleted", "id", t.ID)
+		s.log.Warn("OCI runtime has a container unknown to containerd, deleting it", "id", t.ID)
 		if out, err := exec.CommandContext(ctx, binary, "--root", root, "delete", "--force", t.ID).CombinedOutput(); err != nil {
 			return fmt.Errorf("%s delete: %w: %s", binary, err, bytes.TrimSpace(out))
 		}
@@ -107,7 +107,7 @@ func (s *Shims) endProcesses(ctx context.Context, id, runtime string) error {
 	}
 	meant := func(args []string) bool { return isShim(args, id) || isRuntime(args, runtime, id) }
 	return s.processes.each(found, meant, func(pid, fd int) error {
-		s.log.Warn("a process works for a container that containerd does not know: it is killed", "id", id, "pid", pid)
+		s.log.Warn("process of a container unknown to containerd, killing it", "id", id, "pid", pid)
 		if err := pidfd.Send(fd, unix.SIGKILL); err != nil && !errors.Is(err, pidfd.ErrGone) {
 			return fmt.Errorf("kill process %d: %w", pid, err)
 		}

@@ -313,7 +313,7 @@ func (s *Shims) End(ctx context.Context, pod string) error {
 			s.putBack(key, p)
 			return fmt.Errorf("wait for the shim of pod %s, process %d, to end: %w", pod, p.pid, err)
 		}
-		s.log.Warn("the shim of a pod that is gone does not end by itself: it is killed", "id", pod, "pid", p.pid)
+		s.log.Warn("shim of a removed pod does not end by itself, killing it", "id", pod, "pid", p.pid)
 		if err := pidfd.Send(p.fd, unix.SIGKILL); err != nil && !errors.Is(err, pidfd.ErrGone) {
 			s.putBack(key, p)
 			return fmt.Errorf("kill the shim of pod %s, process %d: %w", pod, p.pid, err)

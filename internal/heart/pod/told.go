@@ -157,7 +157,7 @@ func (p *processes) force(ctx context.Context, u *unit) (held string, err error)
 		return "its shim has not reported its end", absent(u.workload.Kill(ctx, unix.SIGKILL))
 	case processGone:
 	}
-	return "nothing: it has ended, and no witness has said so yet", nil
+	return "nothing: it has ended, and no witness has reported it yet", nil
 }
 
 // errHeld means that a process was killed and has not ended.

@@ -34,7 +34,7 @@ type NotWrittenError struct {
 
 // Error names the disk.
 func (e *NotWrittenError) Error() string {
-	return fmt.Sprintf("the records on the disk of %s cannot be written since %s, so that pods cannot be made, and what ends stays as it is on record: %v",
+	return fmt.Sprintf("the records on the disk of %s cannot be written since %s, so that pods cannot be made, and the records of ended containers stay as they are: %v",
 		e.Dir, e.Since.UTC().Format(time.RFC3339), e.Err)
 }
 

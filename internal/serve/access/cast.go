@@ -39,13 +39,13 @@ type cast struct {
 // disk may not answer.
 func (l *Log) openCast(v *visit) *cast {
 	if err := os.MkdirAll(l.cfg.Sessions, 0o700); err != nil {
-		l.cfg.Log.Warn("the session of a terminal is not recorded", "id", v.id, "err", err)
+		l.cfg.Log.Warn("session of a terminal not recorded", "id", v.id, "err", err)
 		return nil
 	}
 	name := fmt.Sprintf("%s-%s.cast", v.began.UTC().Format("20060102T150405"), v.session)
 	f, err := os.OpenFile(filepath.Join(l.cfg.Sessions, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		l.cfg.Log.Warn("the session of a terminal is not recorded", "id", v.id, "err", err)
+		l.cfg.Log.Warn("session of a terminal not recorded", "id", v.id, "err", err)
 		return nil
 	}
 	c := &cast{began: v.began, pieces: make(chan []byte, maxPieces)}
@@ -65,7 +65,7 @@ func (l *Log) openCast(v *visit) *cast {
 				continue
 			}
 			if _, failed = f.Write(p); failed != nil {
-				l.cfg.Log.Warn("the recording of a terminal ends early", "id", v.id, "err", failed)
+				l.cfg.Log.Warn("recording of a terminal ended early", "id", v.id, "err", failed)
 			}
 		}
 	}()

@@ -125,9 +125,9 @@ func (f *file) loop(ctx context.Context) {
 		if failing != (err != nil) {
 			failing = err != nil
 			if failing {
-				f.log.Error("the audit file cannot be written", "file", f.path, "err", err)
+				f.log.Error("audit file not written, retrying", "file", f.path, "err", err)
 			} else {
-				f.log.Info("the audit file is written again", "file", f.path)
+				f.log.Info("audit file written again", "file", f.path)
 			}
 		}
 		var retry <-chan time.Time

@@ -77,7 +77,7 @@ func (v *Verifier) line(n int, line []byte, whole bool, r *bufio.Reader) error {
 		switch {
 		case len(next) == 0:
 		case json.Unmarshal(next, &after) != nil || after.What != Torn || after.Before != sum:
-			return Broken{n, "it is no record, and the next line does not say that it was torn"}
+			return Broken{n, "it is not a record, and the next line does not mark it as torn"}
 		}
 		v.Torn++
 		v.Head = sum

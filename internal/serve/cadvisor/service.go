@@ -79,13 +79,13 @@ func Open(cfg Config) *Service {
 		wake:        make(chan struct{}, 1),
 	}
 	if err := s.groups.load(); err != nil {
-		cfg.Log.Warn("what an earlier berth has made for cAdvisor is not known", "err", err)
+		cfg.Log.Warn("cgroups that an earlier berth made for cAdvisor not read", "err", err)
 	}
 	if cfg.Link == "" {
 		return s
 	}
 	if err := s.open(); err != nil {
-		cfg.Log.Info("the cAdvisor in the kubelet is not served, and may not find the containers", "err", err)
+		cfg.Log.Info("cAdvisor in the kubelet not served, it may not find the containers", "err", err)
 	}
 	return s
 }
@@ -240,7 +240,7 @@ func (s *Service) look(ctx context.Context, id string) {
 
 func (s *Service) report(err error) {
 	if err != nil {
-		s.cfg.Log.Warn("the network figures that cAdvisor has of a pod may be wrong", "err", err)
+		s.cfg.Log.Warn("network figures of a pod in cAdvisor may be wrong", "err", err)
 	}
 }
 

@@ -174,7 +174,7 @@ func ofTask(core []byte) (m may, err error) {
 					states++
 					m.dead = v == taskDead
 				case taskSeccomp, taskFilter: // of CRIU before 3.10; they would count instead of the thread's
-					return invalid("it says of the process and not of each thread what seccomp filters")
+					return invalid("its seccomp filter is that of the process and not of each thread")
 				case taskOOMScore:
 					m.oomScore = int(int32(v)) //nolint:gosec // as CRIU reads it
 				}
@@ -198,7 +198,7 @@ func only(message []byte, field protowire.Number) (found []byte, err error) {
 		return nil
 	})
 	if err == nil && (n != 1 || found == nil) {
-		err = invalid("it does not say once what the process may do")
+		err = invalid("it does not state the privileges of the process exactly once")
 	}
 	return found, err
 }

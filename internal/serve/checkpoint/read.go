@@ -209,7 +209,7 @@ func walk(ctx context.Context, f *os.File, size int64, entries int, each func(h 
 			return invalid("%.100q leads out of it", h.Name)
 		}
 		if total += h.Size; h.Size > size || total > size || isSparse(h) {
-			return invalid("%.100q would be larger than the archive says", h.Name)
+			return invalid("%.100q would be larger than the archive allows", h.Name)
 		}
 		at, err := f.Seek(0, io.SeekCurrent) // the reader of tars reads no further than it has to
 		if err != nil {
@@ -277,11 +277,11 @@ func checkCore(r *io.SectionReader) error {
 	message := b[coreHeader:n]
 	field, kind, used := protowire.ConsumeTag(message)
 	if used < 0 || field != machineField || kind != protowire.VarintType {
-		return invalid("it does not say for which architecture it is")
+		return invalid("its architecture is missing")
 	}
 	machine, used := protowire.ConsumeVarint(message[used:])
 	if used < 0 {
-		return invalid("it does not say for which architecture it is")
+		return invalid("its architecture is missing")
 	}
 	if machine == machines[runtime.GOARCH] {
 		return nil

@@ -243,7 +243,7 @@ func (r *Restorer) compare(ctx context.Context, id, archive string, was, asked *
 		{"linux.security_context", proto.Equal(security(was), security(asked))},
 	} {
 		if !f.same {
-			return invalid("%s is not what the process of the checkpoint was started with, and cannot be changed", f.name)
+			return invalid("%s differs from that of the process in the checkpoint, and cannot be changed", f.name)
 		}
 	}
 	return nil

@@ -62,7 +62,7 @@ func (s *Service) undo(ctx context.Context, id string) error {
 		return fmt.Errorf("the container may stay paused until this succeeds, which berth tries again: %w", err)
 	}
 	if err := os.RemoveAll(s.paused.note(id)); err != nil {
-		return fmt.Errorf("remove what is left of a checkpoint: %w", err)
+		return fmt.Errorf("remove the remains of a checkpoint: %w", err)
 	}
 	return nil
 }

@@ -104,7 +104,7 @@ func (u *unfinished) sweep(ctx context.Context) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("list what was cut off: %w", err)
+		return fmt.Errorf("list interrupted work: %w", err)
 	}
 	errs := make([]error, len(list))
 	var wg sync.WaitGroup

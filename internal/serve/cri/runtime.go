@@ -164,7 +164,7 @@ func checkSandbox(call string, c *runtimeapi.PodSandboxConfig) error {
 	}
 	for field, v := range map[string]string{"name": m.GetName(), "namespace": m.GetNamespace(), "uid": m.GetUid()} {
 		if strings.ContainsAny(v, "/\x00\n") || v == ".." || len(v) > 253 {
-			return invalid("%s: config.metadata.%s %q contains what a name must not contain, or is too long", call, field, v)
+			return invalid("%s: config.metadata.%s %q has an invalid character, or is too long", call, field, v)
 		}
 	}
 	return nil

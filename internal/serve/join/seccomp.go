@@ -273,7 +273,7 @@ func (f filter) allows(nr uint32) error {
 		return err
 	}
 	if ret != actAllow && ret != actLog {
-		return refuse(Seccomp, "it does not allow system call %d, by which berth-exec reports what fails", nr)
+		return refuse(Seccomp, "it does not allow system call %d, by which berth-exec reports failures", nr)
 	}
 	return nil
 }

@@ -135,7 +135,7 @@ func (p *Plan) start(ctx context.Context, stdout, stderr *os.File, note func(pid
 // make lets the process be made, noted, and execute the program.
 func (m *maker) make(ctx context.Context, ours *os.File, message []byte, token string, note func(pidfd.Process) error) (*Process, error) {
 	if _, err := ours.Write(message); err != nil {
-		return nil, failure(ours, fmt.Errorf("tell berth-exec what to do: %w", err))
+		return nil, failure(ours, fmt.Errorf("send berth-exec its instructions: %w", err))
 	}
 	pid, err := answer(ours)
 	if err != nil {

@@ -75,7 +75,7 @@ func (s *Service) deliver(ctx context.Context, e event) {
 		return fmt.Errorf("there is no event %s", e.kind)
 	})
 	if err != nil && ctx.Err() == nil {
-		s.cfg.Logger.Warn("an NRI plug-in answers an event with an error", "event", string(e.kind), "id", e.id(), "err", err)
+		s.cfg.Logger.Warn("NRI plug-in answered an event with an error", "event", string(e.kind), "id", e.id(), "err", err)
 	}
 }
 
@@ -103,7 +103,7 @@ func (s *Service) ask(updates []*api.ContainerUpdate, evictions []*api.Container
 
 func (s *Service) askOne(r request, id string) {
 	if !s.asked.offer(r) {
-		s.cfg.Logger.Warn("NRI plug-ins ask for too much: a request is refused", "container", id, "waiting", maxRequests)
+		s.cfg.Logger.Warn("too many requests of NRI plug-ins: request refused", "container", id, "waiting", maxRequests)
 	}
 }
 
@@ -112,14 +112,14 @@ func (s *Service) carryOut(ctx context.Context, r request) {
 	defer cancel()
 	if r.evict != nil {
 		id := r.evict.GetContainerId()
-		s.cfg.Logger.Warn("an NRI plug-in evicts a container", "id", id, "reason", r.evict.GetReason())
+		s.cfg.Logger.Warn("NRI plug-in evicts a container", "id", id, "reason", r.evict.GetReason())
 		if err := s.cfg.Pods().StopContainer(ctx, id, evictGrace); err != nil {
-			s.cfg.Logger.Warn("a container that an NRI plug-in evicts could not be stopped", "id", id, "err", err)
+			s.cfg.Logger.Warn("container evicted by an NRI plug-in not stopped", "id", id, "err", err)
 		}
 		return
 	}
 	if err := s.updateOne(ctx, r.update); err != nil && !r.update.GetIgnoreFailure() {
-		s.cfg.Logger.Warn("an update that an NRI plug-in asks for failed", "id", r.update.GetContainerId(), "err", err)
+		s.cfg.Logger.Warn("update requested by an NRI plug-in failed", "id", r.update.GetContainerId(), "err", err)
 	}
 }
 
@@ -145,7 +145,7 @@ func (s *Service) update(ctx context.Context, updates []*api.ContainerUpdate) ([
 		g.Go(func() error {
 			for _, u := range byID[id] {
 				if err := s.updateWithin(ctx, u); err != nil {
-					s.cfg.Logger.Warn("an update that an NRI plug-in asks for failed", "id", id, "err", err)
+					s.cfg.Logger.Warn("update requested by an NRI plug-in failed", "id", id, "err", err)
 					if !u.GetIgnoreFailure() {
 						mu.Lock()
 						failed = append(failed, u)

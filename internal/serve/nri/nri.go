@@ -197,7 +197,7 @@ func (s *Service) restore(ctx context.Context) {
 		}
 		oci, err := s.spec(ctx, t.ID)
 		if err != nil {
-			s.cfg.Logger.Warn("NRI plug-ins will not know the specification of a container", "id", t.ID, "err", err)
+			s.cfg.Logger.Warn("specification of a container not known to NRI plug-ins", "id", t.ID, "err", err)
 			oci = &specs.Spec{}
 		}
 		ct := containerOf(t, oci)
@@ -294,7 +294,7 @@ func (s *Service) AdjustSpec(ctx context.Context, t pod.Target, _ *runtimeapi.Co
 	}
 	adjusted, err := s.adjust(oci, resp.GetAdjust())
 	if err != nil {
-		return fmt.Errorf("NRI: what plug-ins ask for: %w", err)
+		return fmt.Errorf("NRI: adjustments by plug-ins: %w", err)
 	}
 	s.ask(resp.GetUpdate(), evict)
 	*oci = *adjusted

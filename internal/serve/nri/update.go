@@ -81,7 +81,7 @@ func (s *Service) Updating(ctx context.Context, t pod.Target, r *runtimeapi.Linu
 		default:
 			changed, err := resources(u.GetLinux().GetResources())
 			if err != nil {
-				return nil, fmt.Errorf("NRI: what plug-ins ask for: %w", err)
+				return nil, fmt.Errorf("NRI: adjustments by plug-ins: %w", err)
 			}
 			changed.OomScoreAdj = r.GetOomScoreAdj() // NRI does not have it
 			r = changed

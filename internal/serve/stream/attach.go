@@ -143,7 +143,7 @@ func (s *Service) EndStdin(container string) {
 				return
 			}
 			if wait == firstWait {
-				s.cfg.Logger.Warn("the standard input of a container cannot be closed yet, it is tried again", "container", container, "err", err)
+				s.cfg.Logger.Warn("standard input of a container not closed, retrying", "container", container, "err", err)
 			}
 		}
 	}()

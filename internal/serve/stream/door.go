@@ -53,7 +53,7 @@ func (s *Server) Admit(ctx context.Context, lis net.Listener) error {
 			return fmt.Errorf("accept clients of streams on %s: %w", lis.Addr(), err)
 		case err != nil: // there are too many descriptors, for example: those who are there go on
 			if wait == firstWait {
-				s.cfg.Logger.Warn("clients of streams cannot be let in now", "at", lis.Addr(), "err", err)
+				s.cfg.Logger.Warn("clients of streams not accepted, retrying", "at", lis.Addr(), "err", err)
 			}
 			retry.Sleep(ctx.Done(), wait)
 			wait = min(2*wait, time.Second)

@@ -222,7 +222,7 @@ func (p *process) make(r Request) error {
 }
 
 func (p *process) nobodyWaits() error {
-	return fmt.Errorf("exec in container %s: nobody waits for it any more: %w", p.key.Container, errdefs.ErrUnavailable)
+	return fmt.Errorf("exec in container %s: its caller is gone: %w", p.key.Container, errdefs.ErrUnavailable)
 }
 
 func (p *process) isUnwanted() bool {
@@ -324,7 +324,7 @@ func (p *process) finish() {
 			return
 		}
 		if wait == firstWait {
-			p.s.cfg.Logger.Warn("an exec process is not gone yet, it is tried again", "container", p.key.Container, "exec", p.key.Exec, "err", err)
+			p.s.cfg.Logger.Warn("exec process not ended, retrying", "container", p.key.Container, "exec", p.key.Exec, "err", err)
 		}
 		select {
 		case <-time.After(wait):

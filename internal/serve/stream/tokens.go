@@ -117,7 +117,7 @@ func (s *Server) hangUpIdleLocked(pod string, now time.Time) bool {
 	if oldest == nil {
 		return false
 	}
-	s.cfg.Logger.Warn("an idle port-forward makes room for another", "pod", oldest.pod,
+	s.cfg.Logger.Warn("idle port-forward closed to make room for another", "pod", oldest.pod,
 		"idle", time.Duration(now.UnixNano()-oldest.busy.Load()))
 	s.dropLocked(oldest)
 	go oldest.hangUp() // which takes the lock
