@@ -30,7 +30,7 @@ var kinds = []kind{
 	{name: "containerd", shim: "containerd-shim", prepare: prepareContainerd},
 }
 
-// crio is compared only where it is asked for, since this module does not build it.
+// crio is compared only where it is asked for, because this module does not build it.
 var crio = kind{name: "crio", shim: "conmon", prepare: prepareCRIO}
 
 // compared returns the daemons to compare: those of this module, and another one if requested. If

@@ -87,8 +87,8 @@ func (c *cluster) importPause() {
 	}
 }
 
-// kubeadm runs kubeadm init or join. Where systemd would start the kubelet, because there are
-// settings for it, the test does.
+// kubeadm runs kubeadm init or join. If systemd would start the kubelet, because there are settings
+// for it, the test does.
 func (m *member) kubeadm(verb string, settings ...string) {
 	m.c.t.Helper()
 	file := m.dir + "/" + verb + ".yaml"

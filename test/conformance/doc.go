@@ -20,7 +20,8 @@
 // build/conformance-guest.json is used for the row of the guest. So this makes that row, where the
 // guest finds critest and its images as this host does:
 //
-//	test/guest/guest -t 7200 -o build -- build/bin/conformance -only inside -save build/conformance-guest.json
+//	test/guest/guest -t 7200 -o build -- \
+//	    build/bin/conformance -only inside -save build/conformance-guest.json
 //
 // With -d the guest has a disk. With TMPDIR on a file system of it, critest can also check the
 // mappings that Linux 6.1 cannot make on a tmpfs.

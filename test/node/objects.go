@@ -104,9 +104,9 @@ func (n *Node) Ended(id string) *runtimeapi.ContainerStatus {
 	return st
 }
 
-// Measured waits until a container is EXITED with a code that was measured. Where the kernel
-// reports no codes, a berth that was away asks the shim. A shim that is slow to answer leaves the
-// code unknown until then, since the end itself is told at once.
+// Measured waits until a container is EXITED with a code that was measured. If the kernel reports
+// no codes, a berth that was away asks the shim. A shim that is slow to answer leaves the code
+// unknown until then, because the end itself is told at once.
 func (n *Node) Measured(id string) *runtimeapi.ContainerStatus {
 	n.t.Helper()
 	var st *runtimeapi.ContainerStatus

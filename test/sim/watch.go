@@ -220,7 +220,7 @@ func (v *Watch) exitLocked(st *runtimeapi.ContainerStatus, seen map[string]*runt
 	}
 	sameCode := before.GetExitCode() == st.GetExitCode()
 	same := sameCode && before.GetReason() == st.GetReason()
-	// Where a container has no cgroup on the host, containerd alone reports its OOM kills, and may be
+	// If a container has no cgroup on the host, containerd alone reports its OOM kills, and may be
 	// late. A counter that could not be read is read again later.
 	p := v.w.Process(id)
 	late := p != nil && (p.VM || p.Uncounted) && sameCode && before.GetReason() == "Error" && st.GetReason() == "OOMKilled"

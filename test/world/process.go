@@ -42,7 +42,7 @@ type Process struct {
 	Kept bool
 	// Blind: the kernel does not report its code, even if it reports others.
 	Blind bool
-	// FirstThread is the code of its first thread where the kernel tells a pidfd that one, since it
+	// FirstThread is the code of its first thread where the kernel tells a pidfd that one, because it
 	// was reaped before its status was read; nil: it tells the code of the process.
 	FirstThread *uint32
 	// Updates are the changes of its cgroup settings, in their order.

@@ -41,7 +41,7 @@ func (w *World) EndAs(id string, e End) bool {
 }
 
 // OOMAt makes the OOM killer fire in the cgroup of id, because a limit was reached. It reports
-// false where no process runs.
+// false if no process runs.
 func (w *World) OOMAt(id string, limit exit.Limit) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -355,7 +355,7 @@ func (o *output) Run(ctx context.Context) error {
 }
 
 func (o *output) Started() error {
-	defer o.begun() // also where it fails: the shim has its ends, or never will
+	defer o.begun() // even if it fails: the shim has its ends, or never will
 	return o.ask(context.Background(), "stdio-started")
 }
 

@@ -9,7 +9,7 @@
 //   - It needs no network, no registry and no configuration: the image is in an archive that comes
 //     with berth, and neither the configuration nor the state of a berth that serves on this host
 //     is touched.
-//   - It leaves nothing: the pod, the berth, its directory and its bridge are removed also when a
+//   - It leaves nothing: the pod, the berth, its directory and its bridge are removed even if a
 //     step fails or the demo is interrupted.
 //   - It runs for a user without root as well, in the namespaces of berth rootless.
 //   - It fails if a container does not end as it has to.

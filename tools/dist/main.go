@@ -2,11 +2,11 @@
 
 // Command dist makes releases of berth from the files that make has built.
 //
-//	dist tree    -build DIR -berth FILE -arch ARCH -out DIR                  the files for make install
-//	dist release -build DIR -berth FILE -arch ARCH -out DIR -epoch SECONDS   an archive, packages and an SBOM
-//	             -debian DIR -nfpm FILE
-//	dist seal    -out DIR -commit HASH [-key FILE]                           sums and provenance of all of them
-//	dist verify  -out DIR -key FILE                                          checks them against the signature
+//	dist tree    -build DIR -berth FILE -arch ARCH -out DIR    the files for make install
+//	dist release -build DIR -berth FILE -arch ARCH -out DIR    an archive, packages and an SBOM
+//	             -epoch SECONDS -debian DIR -nfpm FILE
+//	dist seal    -out DIR -commit HASH [-key FILE]             sums and provenance of all of them
+//	dist verify  -out DIR -key FILE                            checks them against the signature
 //
 // The source is the current directory. The same source, programs and -epoch give the same output:
 // nothing of the host, and no time, gets in.

@@ -36,8 +36,8 @@ type parts struct {
 	debian   map[string]pkg            // by purl
 }
 
-// inC are the Debian packages of which something is in the programs that are, in part, C. Where a
-// name begins so, it is one of those that tools/dist/debian has listed. The others are pure Go.
+// inC are the Debian packages of which something is in the programs that are, in part, C. If a name
+// begins so, it is one of those that tools/dist/debian has listed. The others are pure Go.
 var inC = map[string][]string{
 	"libexec/berth/runc":          {"libc6-dev", "gcc-12", "libseccomp-dev"},
 	"libexec/berth/pause":         {"libc6-dev", "gcc-12"},

@@ -31,7 +31,7 @@ type FS struct {
 	Type        int64 // the magic number of statfs(2)
 	Flags       int64 // ST_RDONLY and the like
 	Bytes, Free uint64
-	Files       uint64 // inodes; 0 where the file system does not count them
+	Files       uint64 // inodes; 0 if the file system does not count them
 	FreeFiles   uint64
 }
 
@@ -51,7 +51,7 @@ type Host struct {
 	CNIDirs []string
 	// Endpoint is the socket of berth.
 	Endpoint string
-	// Status asks berth, with its information; nil where nothing is to be asked. An error that
+	// Status asks berth, with its information; nil if nothing is to be asked. An error that
 	// [errors.Is] fs.ErrNotExist or ECONNREFUSED means that there is no berth.
 	Status func(ctx context.Context) (*runtimeapi.StatusResponse, error)
 	// Runs runs a program and returns its standard output.
@@ -231,7 +231,7 @@ type machine struct {
 	loaded    config.Loaded // the files that were read
 	cfgErr    error         // why a file cannot be used
 	status    *runtimeapi.StatusResponse
-	statusErr error // nil where it was not asked
+	statusErr error // nil if it was not asked
 }
 
 // meet reads the settings and asks a running berth, within a bound.

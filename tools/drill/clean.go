@@ -49,7 +49,7 @@ func (d *drill) sweep(ctx context.Context) {
 }
 
 // clean removes everything that the drill has made, and returns the remains, or the places that
-// could not be checked. It takes as long as d.cleaning at most, also where berth does not answer.
+// could not be checked. It takes as long as d.cleaning at most, even if berth does not answer.
 func (d *drill) clean(ctx context.Context) (left []string) {
 	say := func(format string, args ...any) { left = append(left, fmt.Sprintf(format, args...)) }
 	asking, done := context.WithTimeout(ctx, d.cleaning()-d.cleaningHere())

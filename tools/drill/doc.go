@@ -6,11 +6,11 @@
 // # Promises
 //
 //   - It touches no pod but its own. A process is signalled through a pidfd, after its cgroup, or
-//     the ID in its command line, has shown to which container it belongs. Where that cannot be
-//     told, the step is not tried.
+//     the ID in its command line, has shown to which container it belongs. If that cannot be told,
+//     the step is not tried.
 //   - It leaves nothing: pods, the cgroup above them, the image unless it was there, and files are
-//     removed also when a step fails or the drill is interrupted, and it looks whether they are
-//     gone. It names the things that it could not remove, or not look for.
+//     removed even if a step fails or the drill is interrupted, and it looks whether they are gone.
+//     It names the things that it could not remove, or not look for.
 //   - It ends within a minute, even if something hangs.
 //   - A step that could not be tried is neither a success nor a failure, and has a reason.
 //

@@ -60,8 +60,8 @@ type Step struct {
 	State    string `json:"state,omitempty"` // of the container, from its status
 	Code     int32  `json:"code"`
 	Reason   string `json:"reason,omitempty"`
-	// AfterFault is the time from the fault until a client knows of the exit. 0 where the container
-	// ends by itself, at an instant that only the kernel knows.
+	// AfterFault is the time from the fault until a client knows of the exit. 0 if the container ends
+	// by itself, at an instant that only the kernel knows.
 	AfterFault time.Duration `json:"afterFaultNanoseconds,omitempty"`
 	// AfterEnd is the time from the end that the status names until a client knows.
 	AfterEnd time.Duration `json:"afterEndNanoseconds,omitempty"`

@@ -187,7 +187,7 @@ func putAside(dir string) error {
 	}
 }
 
-// idle returns why pods are in the way. Where they have to be known, to be ended before others are
+// idle returns why pods are in the way. If they have to be known, to be ended before others are
 // made, nothing else will do.
 func idle(ctx context.Context, o Options, endpoint, name string, known bool) error {
 	if o.PodsMayEnd && !known {

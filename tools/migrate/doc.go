@@ -20,7 +20,7 @@
 //
 // # Never
 //
-// It drains nothing, since it has no access to the cluster, and moves no pod: pods of the old
+// It drains nothing, because it has no access to the cluster, and moves no pod: pods of the old
 // runtime are ended there, and made again by the kubelet. It touches no image and no record of
 // either runtime, and does not write to a cluster: it prints the changes to be made there.
 //

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Where the kubelet's settings are on a node of kubeadm's and on others.
+// The kubelet's settings on a node of kubeadm's and on others.
 const (
 	kubeletConfig   = "/var/lib/kubelet/config.yaml"
 	kubeadmFlags    = "/var/lib/kubelet/kubeadm-flags.env"
@@ -89,8 +89,8 @@ func setFlag(text, name, value string) string {
 	return b.String()
 }
 
-// setKey gives a key at the top of a file of YAML or JSON another value. Where it is not there it
-// is added, if that is asked for. Everything else stays as it is.
+// setKey gives a key at the top of a file of YAML or JSON another value. If it is not there it is
+// added, if that is asked for. Everything else stays as it is.
 func setKey(text, key, value string, add bool) string {
 	if strings.HasPrefix(strings.TrimSpace(text), "{") {
 		pattern := regexp.MustCompile(`("` + key + `"\s*:\s*)"(?:[^"\\]|\\.)*"`)

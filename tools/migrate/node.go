@@ -54,7 +54,7 @@ type node struct {
 // on is where a file of the node is for this process.
 func (n *node) on(p string) string { return filepath.Join(n.Root, p) }
 
-// text reads a file of the node. ok is false where there is none.
+// text reads a file of the node. ok is false if there is none.
 func (n *node) text(p string) (text string, ok bool, err error) {
 	b, err := os.ReadFile(n.on(p))
 	switch {

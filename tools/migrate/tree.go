@@ -98,7 +98,7 @@ func (t tree) merge(over tree, appended bool) {
 	}
 }
 
-// sub is the table at a path; it is empty where there is none.
+// sub is the table at a path; it is empty if there is none.
 func (t tree) sub(path ...string) tree {
 	for _, p := range path {
 		next, ok := t[p].(tree)

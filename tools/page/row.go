@@ -205,7 +205,7 @@ func (l *life) release(at time.Time) {
 // end takes note of an exit, or of a better one.
 func (d *drawing) end(l *life, e event.Exit, at time.Time) {
 	if l.exit == nil {
-		if l.names.Container == "" { // also where the history lacks the stop that came before it
+		if l.names.Container == "" { // even if the history lacks the stop that came before it
 			d.stops[l.id] = append(d.stops[l.id], cmp.Or(e.Ended, at))
 		}
 		l.exitAt = at

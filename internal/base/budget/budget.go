@@ -15,7 +15,7 @@ type Limits struct {
 	What string // for people, in the plural: "exec processes"
 	Node int64  // for all pods together
 	Pod  int64  // for one pod
-	Sure int64  // for each pod, also when the others have everything
+	Sure int64  // for each pod, even if the others have everything
 }
 
 // Budget is one resource that all pods share. Its methods may be called from any goroutine.

@@ -29,8 +29,8 @@
 //   - The message of an event is the same for every event of its type, different from that of every
 //     other type, and a string literal, so that grep finds it. It names its subject. Details are in
 //     the attributes.
-//   - An event does not repeat the ID of its object. Where the text of an error names it, the line
-//     of an [Entry] has it shortened.
+//   - An event does not repeat the ID of its object. If the text of an error names it, the line of
+//     an [Entry] has it shortened.
 //   - An entry that is written as JSON is read again as it was, with its type.
 //
 // # To add an event

@@ -42,12 +42,12 @@ type Crash struct {
 	Attempt uint32 `json:"attempt"` // the kubelet's
 	// Log has the last lines that the container wrote, if they could be read.
 	Log []string `json:"log,omitempty"`
-	// Memory is the most that the container has used, in bytes, and CPU the processor time. They are
-	// 0 where they are not known.
+	// Memory is the most that the container has used, in bytes, and CPU the processor time. They are 0
+	// if they are not known.
 	Memory uint64        `json:"memory,omitempty"`
 	CPU    time.Duration `json:"cpu,omitempty"`
 	// Beside is, of a container that the OOM killer ended, the one beside it in the pod that has used
-	// most memory; zero where there is none or that is not known.
+	// most memory; zero if there is none or that is not known.
 	Beside Use `json:"beside,omitzero"`
 }
 

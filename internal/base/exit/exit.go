@@ -125,7 +125,7 @@ func (f Fact) Contradicts(g Fact) bool {
 func (f Fact) Zero() bool { return f.Origin == "" }
 
 // NotStarted returns the fact that the program of id never ran, because of why. It counts as
-// measured, since the start knows it for certain: the code with which the process ends afterwards
+// measured, because the start knows it for certain: the code with which the process ends afterwards
 // that was made for the start does not replace it.
 func NotStarted(id string, at time.Time, why string) Fact {
 	return Fact{

@@ -22,8 +22,8 @@
 //     it.
 //   - The head of a lane is attempted until it is done. Items that were offered later wait behind
 //     it.
-//   - There is one attempt per key at a time, also when it has run past its deadline. The context
-//     of such an attempt has ended; the lane is overdue, and goes on when the attempt returns.
+//   - There is one attempt per key at a time, even if it has run past its deadline. The context of
+//     such an attempt has ended; the lane is overdue, and goes on when the attempt returns.
 //   - Lanes do not wait for each other: there is no worker pool that stuck lanes could exhaust.
 //   - Everything is bounded: an item that equals the last waiting one is folded into it, a lane
 //     holds at most MaxQueue items, and an idle lane without a waiter holds no memory.

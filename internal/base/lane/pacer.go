@@ -106,7 +106,7 @@ func (p *Pacer) wait(id string) time.Duration {
 	return p.quiet - time.Since(p.latest.at)
 }
 
-// Waits reports whether the release of a unit waits for its turn, since an attempt that was over
+// Waits reports whether the release of a unit waits for its turn, because an attempt that was over
 // before that came.
 func (p *Pacer) Waits(id string) bool {
 	p.mu.Lock()

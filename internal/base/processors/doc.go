@@ -28,8 +28,8 @@
 //
 //   - [Count] does not change when there are spare threads, so sizes derived from it stay as they
 //     are.
-//   - There are none where a person or the control group's quota has decided how many processors
-//     berth uses: then more threads would only use up the quota sooner.
+//   - There are none if a person or the control group's quota has decided how many processors berth
+//     uses: then more threads would only use up the quota sooner.
 //   - Work in [Behind] gets as much of the processors as it would otherwise, and its thread is as
 //     before when it is done.
 package processors

@@ -88,8 +88,7 @@ type sandboxMetadata struct {
 	AdditionalIPs  []string
 	RuntimeHandler string
 	ProcessLabel   string
-	// CNIResult is the result of connecting the pod. The plug-in does not disconnect a pod without
-	// it.
+	// CNIResult is the result of connecting the pod. The plug-in does not disconnect a pod without it.
 	CNIResult json.RawMessage
 }
 

@@ -40,8 +40,7 @@ type Settings struct {
 	Now    time.Time
 	// CgroupDir returns where a cgroup of cgroupfs is on this host. It may be nil.
 	CgroupDir func(path string) string
-	// Held is set if a process holds the pipes of the containers open while containerd is
-	// restarted.
+	// Held is set if a process holds the pipes of the containers open while containerd is restarted.
 	Held bool
 	// Ends are how containers have ended while the plug-in was turned off, as far as a witness
 	// knows, by ID.
@@ -58,8 +57,8 @@ type Plan struct {
 	// adopted, because they would not be served.
 	Refused []Remark `json:"refused,omitempty"`
 	// Silent is how many shims did not answer, where answers could change the plan. That proves
-	// nothing about their pods: the shims are asked again. It is 0 where something is refused for
-	// another reason.
+	// nothing about their pods: the shims are asked again. It is 0 if something is refused for another
+	// reason.
 	Silent int `json:"-"`
 	// Ended are the pods that cannot be adopted and may end, and why they cannot be adopted. The
 	// plug-in stops and removes them before anything else is done.

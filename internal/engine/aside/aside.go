@@ -50,7 +50,7 @@ const (
 // Tasks holds the tasks that containerd is given after its start. In its start it would ask for
 // each task in turn, two at a time, and have the OCI runtime of each list its processes: a node
 // with 500 pods would be without an answer for six seconds. For each task of a shim that hangs it
-// would wait five seconds, and then end the task, since it takes such a shim for a dead one.
+// would wait five seconds, and then end the task, because it takes such a shim for a dead one.
 // Instead, the bundles of tasks are hidden from containerd by their names, so that it does not know
 // the tasks. Once the shim has answered, the bundle gets its name back, and containerd is given the
 // task.
@@ -81,7 +81,7 @@ type Tasks struct {
 type Task struct {
 	ID  string
 	Dir string // of the bundle
-	Pod string // the sandbox in whose shim a task is; "" where there is none
+	Pod string // the sandbox in whose shim a task is; "" if there is none
 	// Shim is the PID of its shim, from the shim's answer; 0 if there is none. Attempts at the task
 	// use it one after the other.
 	Shim int

@@ -41,8 +41,7 @@ type Listener struct {
 	// any other call to it. After an error it is not used, and asked again later. It may be nil.
 	Answered func(uuid string) error
 	// Connected is called after each new subscription, beside the reading of events, to look up
-	// earlier changes. After an error the subscription is made anew. ctx ends with the
-	// subscription.
+	// earlier changes. After an error the subscription is made anew. ctx ends with the subscription.
 	Connected func(ctx context.Context) error
 	// Lost is called with the reason when a subscription breaks.
 	Lost func(err error)
@@ -103,7 +102,7 @@ func (c *Containerd) follow(ctx context.Context, l Listener, answers, works func
 	c.client.Set(nil)
 	c.following.Store(true)
 	defer c.following.Store(false)
-	// Connected runs beside the reading of events, since containerd's queue of events is bounded.
+	// Connected runs beside the reading of events, because containerd's queue of events is bounded.
 	listed := make(chan error, 1)
 	go func() { listed <- l.Connected(ctx) }()
 	defer func() {

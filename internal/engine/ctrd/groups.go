@@ -33,7 +33,7 @@ const (
 // shim of its own. The caller records it with the pod, and calls LeaveGroup if that fails. A group
 // whose shim does not answer, or has died, takes no pod any more.
 //
-// Where no script can clean up after a dead shim, the death of one ends its containers, so that no
+// If no script can clean up after a dead shim, the death of one ends its containers, so that no
 // shim is shared.
 func (c *Containerd) JoinGroup(ctx context.Context, id string, h pod.Handler) string {
 	if can, _ := c.grouping.Load(h.Name); h.ShimPods < 2 || can != true || !c.shims.CanSpare(ctx, h.Root) {

@@ -172,7 +172,7 @@ func (s sandboxer) end(ctx context.Context, id string) error {
 }
 
 // NetworkThread returns the ID of a thread in the network namespace of a pod that has no process:
-// one of its shim. It takes taskTimeout at most, also where the shim does not answer. It returns
+// one of its shim. It takes taskTimeout at most, even if the shim does not answer. It returns
 // ErrNotFound if the pod has no shim, or if its shim has no such thread, as for a pod on the host's
 // network.
 func (c *Containerd) NetworkThread(ctx context.Context, id string) (uint32, error) {

@@ -101,7 +101,7 @@ func (s sandboxer) Wait(ctx context.Context, id string) (pod.TaskState, error) {
 	return pod.TaskState{Stopped: true, Code: e.ExitStatus, ExitedAt: e.ExitedAt}, nil
 }
 
-// Status asks for the state of the sandbox. It takes taskTimeout at most, also where the sandbox's
+// Status asks for the state of the sandbox. It takes taskTimeout at most, even if the sandbox's
 // shim does not answer. Containerd's status of a sandbox that has ended lacks the exit code, which
 // a wait has.
 func (s sandboxer) Status(ctx context.Context, id string) (pod.TaskState, error) {

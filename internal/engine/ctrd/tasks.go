@@ -303,8 +303,8 @@ func (c *Containerd) DeleteTask(ctx context.Context, id string) error {
 	return fmt.Errorf("delete task %s: containerd answers that it is not found, and also that it is %s", id, status.GetStatus())
 }
 
-// TaskState asks for the state of a task. It takes taskTimeout at most, also where the shim does
-// not answer.
+// TaskState asks for the state of a task. It takes taskTimeout at most, even if the shim does not
+// answer.
 func (c *Containerd) TaskState(ctx context.Context, id string) (pod.TaskState, error) {
 	p, err := c.taskStatus(ctx, id)
 	if err != nil {

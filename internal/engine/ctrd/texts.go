@@ -24,8 +24,8 @@ type statement int
 const (
 	// noCRIU: the OCI runtime did not find CRIU.
 	noCRIU statement = iota
-	// cutShort: it is not an answer, since the program that was to give it was ended, or the call was
-	// given up.
+	// cutShort: it is not an answer, because the program that was to give it was ended, or the call
+	// was given up.
 	cutShort
 	// badValue: the kernel does not take the value that was asked for.
 	badValue
@@ -39,9 +39,9 @@ const (
 	hungUp
 	// noSocket: the shim ended before it could be connected to.
 	noSocket
-	// notMounted: the root file system cannot be mounted, since the disk has failed.
+	// notMounted: the root file system cannot be mounted, because the disk has failed.
 	notMounted
-	// notThere: the root file system cannot be mounted, since a directory of a layer is missing.
+	// notThere: the root file system cannot be mounted, because a directory of a layer is missing.
 	notThere
 )
 

@@ -39,9 +39,8 @@ type Config struct {
 	// Snapshotter is the one that images are unpacked with: "overlayfs" (the
 	// default) or "native", which copies and needs nothing of the kernel.
 	Snapshotter string
-	// SocketDir keeps the sockets of the shims. Absolute, at most 42 bytes long; made 0700.
-	// Default: State/s. Running shims are found by their recorded address, so a change affects new
-	// ones only.
+	// SocketDir keeps the sockets of the shims. Absolute, at most 42 bytes long; made 0700. Default:
+	// State/s. Running shims are found by their recorded address, so a change affects new ones only.
 	SocketDir string
 	// Libexec, if set, is put in front of PATH of this process, so that
 	// containerd and its shims find containerd-shim-runc-v2 and runc in it.

@@ -64,8 +64,7 @@ func start(ctx context.Context, cfg Config) (*Server, error) {
 	if err := claim(cfg.Root); err != nil {
 		return nil, err
 	}
-	// The parts keep their context for as long as they live; the caller's only
-	// bounds the start.
+	// The parts keep their context for as long as they live; the caller's only bounds the start.
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s := &Server{cfg: cfg, cancel: cancel, failed: make(chan error, 1)}
 	inTime := context.AfterFunc(ctx, cancel)
@@ -158,8 +157,7 @@ func claim(root string) error {
 	return nil
 }
 
-// fail reports the first fatal error. It never blocks: it is called while
-// containerd logs.
+// fail reports the first fatal error. It never blocks: it is called while containerd logs.
 func (s *Server) fail(err error) {
 	select {
 	case s.failed <- err:
@@ -172,8 +170,7 @@ func (s *Server) fail(err error) {
 // the call's context; WithNamespace(ctx, Namespace) is the one to use.
 func (s *Server) Client() *containerd.Client { return s.client }
 
-// Address is the path of the gRPC API socket, for ctr and other clients of the
-// same user.
+// Address is the path of the gRPC API socket, for ctr and other clients of the same user.
 func (s *Server) Address() string { return s.cfg.address() }
 
 // Snapshotter is the name of the snapshotter that images are unpacked with.

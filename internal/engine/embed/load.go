@@ -113,8 +113,7 @@ func configure(def any, settings map[string]any) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Strict: a key that a new version of containerd no longer knows must not
-	// be dropped in silence.
+	// Strict: a key that a new version of containerd no longer knows must not be dropped in silence.
 	if err := toml.NewDecoder(strings.NewReader(string(text))).DisallowUnknownFields().Decode(cfg); err != nil {
 		return nil, err
 	}

@@ -36,9 +36,8 @@ func lock(dir string) (*os.File, error) {
 		return nil, fmt.Errorf("lock directory %s: %s uses it: stop that one or choose another directory: %w",
 			dir, holder, errdefs.ErrFailedPrecondition)
 	}
-	// The holder's pid is for the message above alone (so a failure to write it
-	// changes nothing); the lock is the flock. The file is never removed: a lock
-	// on an unlinked file locks nothing.
+	// The holder's pid is for the message above alone (so a failure to write it changes nothing); the
+	// lock is the flock. The file is never removed: a lock on an unlinked file locks nothing.
 	if err := f.Truncate(0); err == nil {
 		_, _ = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	}

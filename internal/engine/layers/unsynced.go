@@ -36,7 +36,7 @@ func canLeaveUnsynced() bool {
 // written to the same disk is on it. If the node crashes, a layer is lost that no container uses
 // after that.
 //
-// The kernel marks such a layer and refuses to mount it again, since it cannot know whether the
+// The kernel marks such a layer and refuses to mount it again, because it cannot know whether the
 // node crashed meanwhile. The mark is taken away here: a start that was cut off may have left it,
 // and after a reboot no container is started whose layer was ever mounted.
 func writable(ms []mount.Mount, synced bool) ([]mount.Mount, error) {

@@ -3,7 +3,7 @@
 // This file holds a trick whole: it removes the bundles that containerd has forgotten. It relies on
 // details that are not promised: their directories below containerd's state directory, the link
 // called work, the mount called rootfs, and the leading dot of those that containerd was removing.
-// No setting turns it off, since a bundle that is left is in the way of the next task of its ID.
+// No setting turns it off, because a bundle that is left is in the way of the next task of its ID.
 // Delete when containerd removes, after its next start, the bundles that it could not remove:
 // https://github.com/containerd/containerd/issues/11376.
 

@@ -71,7 +71,7 @@ const probeTimeout = 5 * time.Second
 
 // cleanups are the scripts that were made.
 type cleanups struct {
-	dir   string // where they are; "" where none is made
+	dir   string // where they are; "" if none is made
 	fails sync.Once
 
 	// handlers has, by handlerKey, the path of the script that stands before the shims of a

@@ -68,7 +68,7 @@ func (s *Shims) Key(pod string) string {
 
 // Join puts a pod into a group of its kind with fewer than most pods, or into a new one. The caller
 // records the group with the pod before anything is made of the pod, and calls Leave if that fails.
-// other is a pod whose place in the shim shows whether the shim answers; "" where the group is new.
+// other is a pod whose place in the shim shows whether the shim answers; "" if the group is new.
 //
 // A group whose shim has ended, or whose program was replaced by a newer one, takes no pod any
 // more; neither does one whose shim is not known, nor one without a remaining pod, because its shim

@@ -180,7 +180,7 @@ type place struct {
 // forged by a pod:
 //
 //   - /proc/PID/exe: readlink(2) takes the reference under RCU (get_mm_exe_file, since Linux 4.1).
-//     The name alone proves little, since a pod has files of its own.
+//     The name alone proves little, because a pod has files of its own.
 //   - /proc/PID/ns/mnt: a pod is never in the host's mount namespace, and only a pod that is
 //     privileged and sees the host's processes can enter it. Within it, the name of exe is the path
 //     of a file of the host.
@@ -243,7 +243,7 @@ func readPlace(proc, pid string) (place, error) {
 // podID is an ID of a pod or a container as the name of a control group has it.
 var podID = regexp.MustCompile(`[0-9a-f]{64}`)
 
-// inPod reports whether a control group is a pod's or a container's. Where this process is in a
+// inPod reports whether a control group is a pod's or a container's. If this process is in a
 // container itself, that container's own does not count.
 func inPod(group, own string) bool {
 	for _, id := range podID.FindAllString(group, -1) {

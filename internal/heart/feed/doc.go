@@ -21,11 +21,11 @@
 //
 // # Stamps
 //
-// created_at rises strictly within a pod, in the order of Publish. One clock serves all pods, since
-// the kubelet keeps its cache by the UID of a pod, and a UID may have several sandboxes, one after
-// the other. The clock does not go back, even if the host's does. An instant on the same clock, for
-// the timestamp of a PodSandboxStatusResponse, comes from [Feed.Instant]; so the kubelet does not
-// take an older event for newer than a status that it has read.
+// created_at rises strictly within a pod, in the order of Publish. One clock serves all pods,
+// because the kubelet keeps its cache by the UID of a pod, and a UID may have several sandboxes,
+// one after the other. The clock does not go back, even if the host's does. An instant on the same
+// clock, for the timestamp of a PodSandboxStatusResponse, comes from [Feed.Instant]; so the kubelet
+// does not take an older event for newer than a status that it has read.
 //
 // # Queues
 //
@@ -74,7 +74,7 @@
 // subscriber meanwhile, it may stay away for as long as it likes.
 //
 // The price is that a subscriber that joins while all is well gets the newest events of the last
-// Keep. A replay does not make an event younger, since subscribers that come and go would keep it
+// Keep. A replay does not make an event younger, because subscribers that come and go would keep it
 // for ever; a stream that breaks twice may lose it, and has its relist. Instants are kept to a
 // sixteenth of Keep, always on the longer side. Delivery is at least once; an event keeps its stamp
 // when it is replayed, so that the kubelet sees that it is old.

@@ -18,8 +18,7 @@ var ErrClosed = fmt.Errorf("the feed of container events is closed, subscribe ag
 
 // Config bounds a feed. A zero value stands for the default.
 type Config struct {
-	// Queue is how many events wait for one subscriber before they are coalesced. The default is
-	// 1024.
+	// Queue is how many events wait for one subscriber before they are coalesced. The default is 1024.
 	Queue int
 	// Backlog is how many containers have their newest event remembered for later subscribers. The
 	// default is 4096.
@@ -120,7 +119,7 @@ func (f *Feed) Instant(now time.Time) int64 {
 // Publish queues ev for every subscriber and remembers it. It does not block. From here on ev
 // belongs to the feed and is shared: do not change it. The events of one pod are delivered in the
 // order of the calls. A created_at that is not above the pod's last is raised to just above it, and
-// counted, since the order comes first; that does not happen to a publisher that uses Stamp as it
+// counted, because the order comes first; that does not happen to a publisher that uses Stamp as it
 // is documented. A closed feed ignores events.
 func (f *Feed) Publish(ev *runtimeapi.ContainerEventResponse) {
 	f.mu.Lock()

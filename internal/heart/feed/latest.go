@@ -73,7 +73,7 @@ func isDeletion(ev *runtimeapi.ContainerEventResponse) bool {
 // oldest returns nil if there is no event.
 func (l *latest) oldest() *entry { return older(l.living.head, l.deleted.head) }
 
-// evict removes and returns the event that can best be done without: the oldest DELETED, since a
+// evict removes and returns the event that can best be done without: the oldest DELETED, because a
 // list shows that its container is gone, or else the oldest event.
 func (l *latest) evict() *entry {
 	e := l.deleted.head

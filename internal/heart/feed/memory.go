@@ -67,8 +67,7 @@ func (f *Feed) levelLocked(now time.Time) time.Time {
 // joinLocked makes s a subscriber, which begins with everything that is remembered.
 func (f *Feed) joinLocked(s *Subscription, now time.Time) {
 	if len(f.subs) == 0 {
-		// The first subscriber to come back must not use up the replay owed to the others that
-		// left.
+		// The first subscriber to come back must not use up the replay owed to the others that left.
 		for i := range f.debts {
 			f.debts[i].at = f.debts[i].at.Add(now.Sub(f.idleSince))
 		}

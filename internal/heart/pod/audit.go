@@ -25,7 +25,7 @@ const pinsEvery = 5
 // auditor is the witness that does not depend on any report. Every AuditInterval it asks the kernel
 // about each process that should run, and containerd where the kernel does not know, and looks for
 // the pins of each sandbox without a process. Every RelistInterval it has everything compared with
-// containerd, and more often while that is incomplete: at first soon, since a shim may only be
+// containerd, and more often while that is incomplete: at first soon, because a shim may only be
 // slow, and then less and less.
 type auditor struct {
 	cfg       Config

@@ -17,8 +17,7 @@ type Config struct {
 	Handlers       map[string]Handler
 	DefaultHandler string
 	Host           spec.Host
-	// AlwaysPause makes a pause process hold the namespaces of each sandbox, even if none is
-	// needed.
+	// AlwaysPause makes a pause process hold the namespaces of each sandbox, even if none is needed.
 	AlwaysPause bool
 	// PauseRootfs is a directory that holds the built-in pause program and nothing else.
 	PauseRootfs string
@@ -38,19 +37,16 @@ type Config struct {
 	BackoffMax     time.Duration // 5 min
 	// SettleRetry is the longest wait between two attempts to settle; 1 s.
 	SettleRetry time.Duration
-	// MeasureTimeout bounds the wait for an exit code once the process is known to have ended;
-	// 1.5 s.
+	// MeasureTimeout bounds the wait for an exit code once the process is known to have ended; 1.5 s.
 	MeasureTimeout time.Duration
 	// DrainTimeout bounds the wait for the log before an exit becomes visible; 250 ms.
 	DrainTimeout time.Duration
-	// LeftoverTimeout bounds the wait for processes that outlive init in a shared PID namespace;
-	// 1 s.
+	// LeftoverTimeout bounds the wait for processes that outlive init in a shared PID namespace; 1 s.
 	LeftoverTimeout time.Duration
 	// CreateTimeout bounds RunPodSandbox, CreateContainer and StartContainer, even if the caller
 	// has gone; 4 min.
 	CreateTimeout time.Duration
-	// UndoTimeout bounds the wait of a failed creation for its undoing, which goes on by itself;
-	// 10 s.
+	// UndoTimeout bounds the wait of a failed creation for its undoing, which goes on by itself; 10 s.
 	UndoTimeout time.Duration
 	// StartGrace is how long a stop lets a start in flight come to its end before it interrupts the
 	// start; 2 s.
@@ -59,8 +55,7 @@ type Config struct {
 	NetworkWait time.Duration
 	// AuditInterval is the time between two audits of the processes; 2 s.
 	AuditInterval time.Duration
-	// RelistInterval is the time between two comparisons with everything that containerd has;
-	// 5 min.
+	// RelistInterval is the time between two comparisons with everything that containerd has; 5 min.
 	RelistInterval time.Duration
 	// UnreachableInterval is the longest such time while a shim does not answer; 15 s.
 	UnreachableInterval time.Duration

@@ -15,7 +15,7 @@ import (
 const maxEndings = 4096
 
 // endings notifies the hooks of exits that were settled, each on a lane of its own. It knows a unit
-// until the hooks have answered, also when the unit is removed meanwhile.
+// until the hooks have answered, even if the unit is removed meanwhile.
 type endings struct {
 	hooks Hooks // nil for none
 	lanes *lanes

@@ -22,7 +22,7 @@ import (
 
 // imageVolumes mounts images into containers. The image is resolved once, before the container is
 // on record, so that the record has the mounted image even if the tag moves on. A view of the image
-// keeps its layers for as long as the container has it, also when the image itself is removed.
+// keeps its layers for as long as the container has it, even if the image itself is removed.
 type imageVolumes struct {
 	layers Layers
 	images Images

@@ -68,7 +68,7 @@ func (w *witnesses) report(f exit.Fact) {
 //
 //   - alive: the report is doubted. If the process ended all the same, the audit finds it.
 //   - gone: it supplies the code that the kernel may lack.
-//   - not asked, since the process is not one of this host's: it counts.
+//   - not asked, because the process is not one of this host's: it counts.
 //   - cannot tell: the kernel has no veto, and the shim's measurement counts. That is a [taskFact],
 //     the answer of a shim that is there: it has reaped the process. Nothing else does. An event
 //     may be containerd's own, about a shim that is dead and a process that lives, and so may the
@@ -87,8 +87,7 @@ func (w *witnesses) reportFor(u *unit, f exit.Fact) {
 			}
 		case processGone:
 			if hint = w.processes.ended(u); hint {
-				// The kernel's own fact is on its way, or here. If it was lost, this one settles
-				// the exit.
+				// The kernel's own fact is on its way, or here. If it was lost, this one settles the exit.
 				u.evidence.add(exit.Fact{ID: u.id, At: f.At, Origin: exit.Kernel}, false)
 			}
 		case processUnknown:

@@ -63,8 +63,7 @@ func (o *oomReader) arm(u *unit) (more bool) {
 	return grown > 0
 }
 
-// sample reads the counter of OOM kills of a container that has not ended, as far as anybody
-// knows.
+// sample reads the counter of OOM kills of a container that has not ended, as far as anybody knows.
 func (o *oomReader) sample(u *unit) {
 	dir := u.process().Cgroup
 	n, err := o.cgroups.OOMKills(dir)
@@ -95,7 +94,7 @@ func (o *oomReader) count(u *unit, dir string, kills uint64, last bool) {
 	e.known = last
 }
 
-// read reads the counter of OOM kills of a container that ended. It is called first of all, since
+// read reads the counter of OOM kills of a container that ended. It is called first of all, because
 // the cgroup can vanish with the container: systemd removes a scope once it is empty, and on a busy
 // host does so before anybody has read the counter. The counter of the pod's group then stands in
 // for the container's. If that one is not available either, containerd's report counts. It returns
@@ -223,8 +222,7 @@ func (o *oomReader) ofPod(u *unit, group string) (n uint64, ok bool) {
 	return n, true
 }
 
-// of returns how often the OOM killer fired in the group of a container, as far as that is
-// known.
+// of returns how often the OOM killer fired in the group of a container, as far as that is known.
 func (o *oomReader) of(u *unit) uint64 {
 	u.oom.mu.Lock()
 	n, known := u.oom.counter.kills, u.oom.known

@@ -21,7 +21,7 @@ const oomNear = time.Second
 // one is the time of the reading before.
 type oomRise struct {
 	from, to time.Time
-	limit    exit.Limit // that was reached; "" where the counters do not tell
+	limit    exit.Limit // that was reached; "" if the counters do not tell
 	// late is set if the process may have ended before the counter was read, at an unknown time:
 	// the second instant is meaningless then.
 	late bool
@@ -97,7 +97,7 @@ func (e *oomEvidence) report(at time.Time) {
 	e.reported = at
 }
 
-// verdict reports whether the OOM killer explains an end, and whose limit was reached. Where the
+// verdict reports whether the OOM killer explains an end, and whose limit was reached. If the
 // counter could not be read after the end, containerd's report counts, which may be late. Package
 // exit decides the meaning of an OOM kill for a container that ended well, or with an unknown code.
 func (e *oomEvidence) verdict(f exit.Fact) (bool, exit.Limit) {

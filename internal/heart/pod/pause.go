@@ -17,7 +17,7 @@ import (
 // pauses provides the program that holds the namespaces of a sandbox: the built-in one, or that of
 // an image if the handler names one. Such an image is resolved once, before the sandbox is on
 // record. A layer of the sandbox's own on top of it keeps it for as long as the sandbox has it,
-// also when the image itself is removed.
+// even if the image itself is removed.
 type pauses struct {
 	volumes *imageVolumes
 	builtin string // root file system of the built-in program

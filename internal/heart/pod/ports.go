@@ -173,8 +173,7 @@ type Tasks interface {
 	TaskState(ctx context.Context, id string) (TaskState, error)
 	// WaitTask returns the shim's measurement when the task's process has ended.
 	WaitTask(ctx context.Context, id string) (TaskState, error)
-	// Publishes reports whether berth is told of the ends of tasks by containerd's event stream
-	// now.
+	// Publishes reports whether berth is told of the ends of tasks by containerd's event stream now.
 	Publishes() bool
 	// UpdateTask changes the cgroup settings of a task that runs: those that r sets. With
 	// ErrInvalidArgument or ErrFailedPrecondition the OCI runtime has refused, and may have set a
@@ -190,8 +189,7 @@ type Shims interface {
 	// until EndShim, also while there are none. It returns ErrAlreadyExists if containerd knows
 	// one. CreateTask is ErrNotFound for a container whose sandbox has lost its shim.
 	StartShim(ctx context.Context, r SandboxRequest) error
-	// EndShim ends it, and ensures that nothing of it is left. A shim that other pods share goes
-	// on.
+	// EndShim ends it, and ensures that nothing of it is left. A shim that other pods share goes on.
 	EndShim(ctx context.Context, id string) error
 	// JoinGroup chooses the group of sandboxes without a process that a new one of the handler
 	// shares a shim with; "" for a shim of its own. It may ask a shim, which takes a second at
@@ -420,7 +418,7 @@ type Stdios interface {
 // Image is the part of an image that a container needs.
 type Image struct {
 	ID          string // config digest; for an artifact or a checkpoint, the digest of its manifest
-	Ref         string // repo digest where there is one, else ID
+	Ref         string // repo digest if there is one, else ID
 	Names       []ImageName
 	ChainID     string
 	Snapshotter string
@@ -457,9 +455,8 @@ type Images interface {
 	// that path, ownership and modes kept. A path that the image does not have leaves its directory
 	// empty. It returns ErrInvalidArgument if the content is too large.
 	CopyOut(ctx context.Context, img Image, dirs map[string]string) error
-	// Checkpoint returns the archive in an image that holds a checkpoint. The caller closes it;
-	// until then it can be read, also if the image is removed. ErrNotFound: the archive is not on
-	// this node.
+	// Checkpoint returns the archive in an image that holds a checkpoint. The caller closes it; until
+	// then it can be read, also if the image is removed. ErrNotFound: the archive is not on this node.
 	Checkpoint(ctx context.Context, img Image) (io.ReadCloser, error)
 }
 

@@ -187,8 +187,8 @@ var errNoProcess = errors.New("there is no process")
 
 // signal reaches the process of u by its pidfd, which needs neither the shim nor containerd, and
 // through containerd where the kernel does not watch it. ErrNotFound: it ended. [errNoProcess]: and
-// no witness will report that. Where containerd knows of no process, and the kernel cannot be
-// asked, the signal has failed: the process may live.
+// no witness will report that. If containerd knows of no process, and the kernel cannot be asked,
+// the signal has failed: the process may live.
 func (p *processes) signal(ctx context.Context, u *unit, sig unix.Signal) error {
 	if sig == unix.SIGKILL {
 		return p.kill(u, func() error { return p.send(ctx, u, sig) })

@@ -84,9 +84,8 @@ func (p *publisher) sendLocked(u *unit, what runtimeapi.ContainerEventType) {
 	}
 	deleted := what == runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT
 	if u.isSandbox() && deleted && p.units.hasSibling(u) {
-		// The kubelet forgets the pod when the sandbox in the event's status is deleted, and looks
-		// the pod up by its UID, which is the other sandbox's as well. Without a status it ignores
-		// the event.
+		// The kubelet forgets the pod when the sandbox in the event's status is deleted, and looks the
+		// pod up by its UID, which is the other sandbox's as well. Without a status it ignores the event.
 		p.feed.Publish(ev)
 		return
 	}

@@ -22,8 +22,7 @@ type remover struct {
 
 // removePod removes a sandbox and its containers.
 func (r *remover) removePod(ctx context.Context, u *unit) error {
-	// On record for the whole pod, before anything can hang: the removal goes on without the
-	// caller.
+	// On record for the whole pod, before anything can hang: the removal goes on without the caller.
 	for _, m := range append(u.containers(), u) {
 		if err := absent(r.mark(ctx, m)); err != nil {
 			return err

@@ -42,8 +42,7 @@ type sandboxMaker struct {
 	obs        Observer
 }
 
-// plan makes the unit of a sandbox that is about to be made, with all that it may come to
-// hold.
+// plan makes the unit of a sandbox that is about to be made, with all that it may come to hold.
 func (m *sandboxMaker) plan(sb state.Sandbox, h Handler) *unit {
 	now := time.Now()
 	sb.Handler, sb.Sandboxer, sb.CreatedAt = h.Name, h.Sandboxer, now

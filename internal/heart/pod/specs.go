@@ -107,7 +107,7 @@ func (s *specBuilder) sharedFiles(p *unit) map[string]string {
 // hostPathPatience is how long the file system of a host path may take before an event reports it.
 const hostPathPatience = 2 * time.Second
 
-// makeHostPath makes the host directory of a mount. A file system that does not answer, since its
+// makeHostPath makes the host directory of a mount. A file system that does not answer, because its
 // server is away, is named while it is waited for.
 func (s *specBuilder) makeHostPath(ctx context.Context, u *unit, path string) error {
 	said := make(chan struct{})

@@ -168,7 +168,7 @@ func (s *stopper) kill(ctx context.Context, u *unit) error {
 }
 
 // signal sends a signal to the process of u; ErrNotFound when it ended. A process of which neither
-// the kernel nor containerd knows is reported as ended, since no witness will do that. The signal
+// the kernel nor containerd knows is reported as ended, because no witness will do that. The signal
 // is counted if it may explain the end.
 func (s *stopper) signal(ctx context.Context, u *unit, sig unix.Signal, counted func(func() error) error) error {
 	send := func() error { return s.processes.signal(ctx, u, sig) }

@@ -226,9 +226,8 @@ func (t *teardown) deleteTask(ctx context.Context, u *unit, ended func(*unit, Ta
 		return err
 	}
 	if err := t.processes.end(ctx, u); err != nil {
-		// If the kill did not happen, the end is not waited for, even if the process was never
-		// started or is unknown. No kill is needed only if the shim has reaped the process or has
-		// never had one.
+		// If the kill did not happen, the end is not waited for, even if the process was never started or
+		// is unknown. No kill is needed only if the shim has reaped the process or has never had one.
 		st, serr := u.workload.State(ctx)
 		none := errdefs.IsNotFound(serr) && t.processes.observe(u) == processUnknown
 		if ctx.Err() != nil || !none && (serr != nil || !st.Stopped) {
@@ -236,8 +235,7 @@ func (t *teardown) deleteTask(ctx context.Context, u *unit, ended func(*unit, Ta
 		}
 		t.obs.Note(u.id, event.LeftoversNotKilled{Err: err.Error()}) // the deletion will show
 	}
-	// The kernel is faster than the shim, which refuses to delete a task before it has seen its
-	// end.
+	// The kernel is faster than the shim, which refuses to delete a task before it has seen its end.
 	st, err := t.waitEnd(ctx, u)
 	if errors.Is(err, errUnseen) {
 		return err
@@ -250,8 +248,7 @@ func (t *teardown) deleteTask(ctx context.Context, u *unit, ended func(*unit, Ta
 	}
 	err = u.workload.Delete(ctx)
 	if absent(err) != nil && u.process().Cgroup != "" {
-		// The OCI runtime takes a container for paused whose group is frozen, although nothing is
-		// in it.
+		// The OCI runtime takes a container for paused whose group is frozen, although nothing is in it.
 		if thawed, _ := t.processes.cgroups.ThawAll(u.process().Cgroup); thawed {
 			err = u.workload.Delete(ctx)
 		}
@@ -338,8 +335,7 @@ func (t *teardown) lastCode(u *unit, st TaskState, err error) error {
 	u.evidence.add(fact, false)
 	known, _ = u.evidence.known()
 	if !fact.At.IsZero() {
-		// The instant on record, which stays, may be a guess, and so was whether it was the OOM
-		// killer.
+		// The instant on record, which stays, may be a guess, and so was whether it was the OOM killer.
 		known.At = fact.At
 	}
 	known = t.settler.ooms.judge(context.Background(), u, known) // bounded

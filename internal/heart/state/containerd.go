@@ -20,8 +20,7 @@ import (
 type Containerd struct {
 	UUID string `json:"uuid"`
 	Boot string `json:"boot"` // during which berth has worked with it last
-	// StateDir is where a shim has shown that its state directory is; "" where it is beside its
-	// socket.
+	// StateDir is where a shim has shown that its state directory is; "" if it is beside its socket.
 	StateDir string `json:"stateDir,omitempty"`
 }
 

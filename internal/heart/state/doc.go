@@ -37,7 +37,7 @@
 // # Never
 //
 // It does not know CRI calls, containerd or processes: package pod decides the content of a record.
-// It caches nothing, since readers are served from pod's memory. It writes no log.
+// It caches nothing, because readers are served from pod's memory. It writes no log.
 //
 // # Panics
 //
@@ -72,7 +72,7 @@
 // answered for. If one of a higher number is whole, a record that was committed is damaged, and
 // Open reports that and goes on with the others, which it brings into the database at once.
 //
-// A commit that the journal does not take, since it is full or its disk fails, goes into the
+// A commit that the journal does not take, because it is full or its disk fails, goes into the
 // database, together with all that only the journal has; where that fails too, the commit does.
 // After an error of its disk the journal is left alone for a second, and until all that was tried
 // is in the database. Then it is written again, from its beginning.

@@ -204,7 +204,7 @@ func (p part) WriteAt([]byte, int64) (int, error)     { return 0, unix.EROFS }
 func (p part) Close() error                           { return nil }
 
 // journalPath returns the path of the journal. It is beside the database itself, on the same disk,
-// also where the path of the database is a link.
+// even if the path of the database is a link.
 func journalPath(db string) (string, error) {
 	db, err := filepath.EvalSymlinks(db)
 	return filepath.Join(filepath.Dir(db), "berth.journal"), err

@@ -53,7 +53,7 @@ func (h Hold) String() string { return strings.Join(h.Names(), ",") }
 // MarshalJSON writes the names, so that a record can be read without this source.
 func (h Hold) MarshalJSON() ([]byte, error) { return json.Marshal(h.Names()) }
 
-// UnmarshalJSON reads the names. An unknown one is an error, since the thing that it names could
+// UnmarshalJSON reads the names. An unknown one is an error, because the thing that it names could
 // not be released.
 func (h *Hold) UnmarshalJSON(b []byte) error {
 	var names []string

@@ -51,8 +51,8 @@ type Damaged struct {
 	// Config is not nil; any other field may be zero.
 	Sandbox   Sandbox
 	Container Container
-	// Status holds the readable part of the status; any field may be zero. Holds is everything if
-	// the holds could not be read, since anything may exist then.
+	// Status holds the readable part of the status; any field may be zero. Holds is everything if the
+	// holds could not be read, because anything may exist then.
 	Status Status
 }
 

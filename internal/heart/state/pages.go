@@ -166,8 +166,7 @@ func (p *pages) page(id uint64) (items []item, leaf bool, err error) {
 	if err == nil && (id != p.root || !slices.ContainsFunc(items, item.isNoBucket)) || len(b) < pageHeader {
 		return items, leaf, err
 	}
-	// Two bits can explain a border that is in the wrong place. The right one leaves all items
-	// whole.
+	// Two bits can explain a border that is in the wrong place. The right one leaves all items whole.
 	whole := func() bool {
 		items, leaf, err := layout(b, id, p.size)
 		return err == nil && leaf && !slices.ContainsFunc(items, func(it item) bool {

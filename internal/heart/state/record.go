@@ -93,8 +93,7 @@ type Status struct {
 	// Applied holds the values a container was made with. It is nil for sandboxes, for containers
 	// that are being made, and in records of an earlier berth.
 	Applied *Applied `json:"applied,omitempty"`
-	// Resources holds the changes of a container's resources by updates. It is nil if there was
-	// none.
+	// Resources holds the changes of a container's resources by updates. It is nil if there was none.
 	Resources *Resources `json:"resources,omitempty"`
 	// PodResources holds the resources of a sandbox from an update. It is nil if there was none.
 	PodResources *PodResources `json:"podResources,omitempty"`
@@ -124,8 +123,7 @@ type Start struct {
 	// release of an EXITED container looks there, too.
 	Restoring string `json:"restoring,omitempty"`
 	// TakingBack is set while a start that was cut off, or failed, before the program ran is being
-	// taken back: berth itself ended the process by SIGKILL, and that is not an exit of the
-	// container.
+	// taken back: berth itself ended the process by SIGKILL, and that is not an exit of the container.
 	TakingBack bool `json:"undoing,omitempty"`
 }
 
@@ -187,7 +185,7 @@ type Sandbox struct {
 	// Adopted lists the pod's objects from containerd's CRI plug-in. It is nil for one that berth
 	// has made.
 	Adopted *Adopted `json:"adopted,omitempty"`
-	// ShimGroup is the group of sandboxes that share a shim. It is empty where the sandbox has one to
+	// ShimGroup is the group of sandboxes that share a shim. It is empty if the sandbox has one to
 	// itself.
 	ShimGroup string `json:"shimGroup,omitempty"`
 }

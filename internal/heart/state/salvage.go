@@ -77,7 +77,7 @@ type Salvage struct {
 	Mended int
 	// Lost names the unreadable parts, which are not on record any more.
 	Lost []string
-	// Kept is where the files are that were damaged; empty where they are as they were.
+	// Kept is where the files are that were damaged; empty if they are as they were.
 	Kept []string
 }
 

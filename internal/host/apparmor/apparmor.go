@@ -47,7 +47,7 @@ type AppArmor struct {
 	err     error // of the last time
 }
 
-// Open begins to load the default profile. It returns nil where AppArmor is off, or is not for this
+// Open begins to load the default profile. It returns nil if AppArmor is off, or is not for this
 // host to use: in a container, for example, which has no access to the kernel's profiles. A profile
 // that cannot be loaded is logged: pods that it is to confine are refused until it can be.
 func Open(log *slog.Logger) *AppArmor {

@@ -63,7 +63,7 @@ func heldBy(pid uint32) string {
 	return h.String()
 }
 
-// everywhere returns the directories of a group: one for each hierarchy, since the processes of a
+// everywhere returns the directories of a group: one for each hierarchy, because the processes of a
 // container can leave a group in one of them and stay in the others.
 func everywhere(dir string) []string {
 	if dir == "" {

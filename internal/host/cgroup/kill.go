@@ -67,7 +67,7 @@ func killOnce(dir string) (left int, err error) {
 		members[d] = pids
 		left += len(pids)
 	}
-	// Only now, since a process that ends at once could not be counted any more. cgroup.kill came
+	// Only now, because a process that ends at once could not be counted any more. cgroup.kill came
 	// with Linux 5.14, and cgroup v1 has none.
 	if left == 0 || os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0) == nil {
 		return left, nil

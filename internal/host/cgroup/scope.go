@@ -34,7 +34,7 @@ func scopeOf(path string) (unit string, ok bool) {
 const allOrFail = systemd.Who("all-fail")
 
 // stopScope kills the processes in a scope and stops it, because only systemd may remove the group
-// of one of its units. Stopping an absent scope succeeds, and there is none where systemd is not
+// of one of its units. Stopping an absent scope succeeds, and there is none if systemd is not
 // process 1.
 //
 // A stop alone would give the processes SIGTERM and up to 90 seconds. A scope without processes is

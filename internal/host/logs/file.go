@@ -199,10 +199,9 @@ func (host) open(dir, path string) (file, uint64, int64, error) {
 	if !filepath.IsAbs(dir) || !filepath.IsLocal(path) {
 		return nil, 0, 0, fmt.Errorf("it is not below the pod's log directory: %w", errdefs.ErrInvalidArgument)
 	}
-	// The parent directory, such as /var/log/pods, belongs to the administrator, and its path may
-	// lead through links. The directory itself is made for one pod, and a pod that writes to
-	// /var/log/pods, as collectors of logs do, could put a link in its place: that one is not
-	// followed.
+	// The parent directory, such as /var/log/pods, belongs to the administrator, and its path may lead
+	// through links. The directory itself is made for one pod, and a pod that writes to /var/log/pods,
+	// as collectors of logs do, could put a link in its place: that one is not followed.
 	parent, name := filepath.Split(filepath.Clean(dir))
 	if name == "" {
 		return nil, 0, 0, fmt.Errorf("%s is not a directory for logs of a pod: %w", dir, errdefs.ErrInvalidArgument)

@@ -34,10 +34,9 @@ const (
 type Options struct {
 	// Dir is for the FIFOs, the socket and the spools. It belongs to this package alone.
 	Dir string
-	// LogDirectory is the directory of the pod's logs, as the kubelet gives it: an absolute path
-	// that may lead through symbolic links, and must not be one itself. LogPath is the container's
-	// log below it; nothing below LogDirectory is trusted. With an empty LogPath the output is
-	// discarded.
+	// LogDirectory is the directory of the pod's logs, as the kubelet gives it: an absolute path that
+	// may lead through symbolic links, and must not be one itself. LogPath is the container's log
+	// below it; nothing below LogDirectory is trusted. With an empty LogPath the output is discarded.
 	LogDirectory, LogPath string
 	Stdin                 bool
 	// StdinOnce makes stdin end when its first client closes it: see Attachment.CloseStdin.

@@ -19,7 +19,7 @@ func InThread(f func() error) error {
 	go func() {
 		runtime.LockOSThread()
 		if unix.Gettid() == unix.Getpid() {
-			done <- InThread(f) // the next goroutine gets another thread, since this one is locked
+			done <- InThread(f) // the next goroutine gets another thread, because this one is locked
 			runtime.UnlockOSThread()
 			return
 		}

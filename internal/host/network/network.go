@@ -49,8 +49,7 @@ type Pod struct {
 	DNS                      DNS
 }
 
-// DNS is how a pod asks for names, as it wants it. It is empty where the pod leaves that to the
-// host.
+// DNS is how a pod asks for names, as it wants it. It is empty if the pod leaves that to the host.
 type DNS struct {
 	Servers  []string `json:"servers,omitempty"`
 	Searches []string `json:"searches,omitempty"`

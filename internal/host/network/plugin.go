@@ -25,10 +25,9 @@ import (
 )
 
 const (
-	// Grace is how long a plug-in whose call is over, or whose berth was killed, may go on before
-	// it is killed. A plug-in that is killed between two of its steps may leak resources that no
-	// later call finds: host-local creates the file of an address first, and then writes the owner
-	// into it.
+	// Grace is how long a plug-in whose call is over, or whose berth was killed, may go on before it
+	// is killed. A plug-in that is killed between two of its steps may leak resources that no later
+	// call finds: host-local creates the file of an address first, and then writes the owner into it.
 	Grace = time.Second
 	// lingering is how long a call waits for a plug-in that was killed, or for one that has ended
 	// and whose output another process holds open.
@@ -82,7 +81,7 @@ func (p *plugins) FindInPath(plugin string, dirs []string) (string, error) {
 // A call finishes when the plug-in exits by itself, with any code. It is cut off when ctx ended a
 // second before (see Grace), when a signal ends the plug-in, or when berth is killed: then all
 // processes that it started are killed as well, because they would go on with work that is being
-// undone. A plug-in that is killed and does not end, since it hangs in the kernel, is not waited
+// undone. A plug-in that is killed and does not end, because it hangs in the kernel, is not waited
 // for. No plug-in is started once ctx has ended.
 func (p *plugins) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	environ = traced(ctx, environ)

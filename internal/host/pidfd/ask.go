@@ -45,8 +45,8 @@ func (a Answer) String() string {
 }
 
 // Open opens a pidfd of the process that has a pid now, which the caller closes. It returns
-// [ErrGone] where there is none, and where the number belongs to a thread that is not the first of
-// its process: the kernel answers ENOENT to that, and EINVAL before Linux 6.15 (pidfd_open(2)). Any
+// [ErrGone] if there is none, and where the number belongs to a thread that is not the first of its
+// process: the kernel answers ENOENT to that, and EINVAL before Linux 6.15 (pidfd_open(2)). Any
 // other error means that the kernel could not be asked.
 func Open(pid int) (fd int, err error) {
 	if pid <= 0 {

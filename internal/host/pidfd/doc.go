@@ -30,8 +30,8 @@
 //     (a halt, or the power off). The first thread has ended with 0 if it made the call, and else
 //     by SIGKILL;
 //   - the first thread leaves by itself (exit(2), which pthread_exit(3) calls, or seccomp's
-//     SECCOMP_RET_KILL_THREAD) in the instant in which another one ends the process. Where it
-//     leaves before, the kernel gives it the code of the process.
+//     SECCOMP_RET_KILL_THREAD) in the instant in which another one ends the process. If it leaves
+//     before, the kernel gives it the code of the process.
 //
 // That a core was dumped may also be in one of the two alone, and is not a part of an exit code.
 // The stat of a zombie that is reaped while it is read has the code of the first thread as well.

@@ -16,7 +16,7 @@ import (
 // more; any other error means that the kernel could not be asked.
 //
 // It is for a pipe whose last reader has gone: the pipe and its content exist for as long as a
-// process has the write end open. A process cannot pass another pipe for it, since the inode is
+// process has the write end open. A process cannot pass another pipe for it, because the inode is
 // compared.
 func OpenPipe(p Process, inode uint64) (fd int, err error) {
 	held, p, err := OpenProcess(p)

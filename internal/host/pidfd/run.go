@@ -95,8 +95,7 @@ func (w *Watcher) observe(ev unix.EpollEvent, at time.Time) (exit.Fact, bool) {
 	}
 	w.measure(&fact, wt, reaped)
 	if fact.Measured || reaped {
-		// Epoll is level-triggered: a descriptor that stays in the set would wake the loop without
-		// end.
+		// Epoll is level-triggered: a descriptor that stays in the set would wake the loop without end.
 		wt.reported = true
 		_ = unix.EpollCtl(w.ep, unix.EPOLL_CTL_DEL, wt.fd, nil)
 		return fact, true

@@ -12,7 +12,7 @@ import (
 )
 
 // KillNamespace sends SIGKILL to every process of the PID namespace whose first process p is, and
-// of those below: they have no other future, since the first one is about to end, and the kernel
+// of those below: they have no other future, because the first one is about to end, and the kernel
 // ends all others with it. It returns their pids. There are none if p shares its PID namespace, and
 // the error is [ErrGone] if p is gone.
 //
@@ -70,9 +70,9 @@ func namespaceOf(pid int) (namespace, error) {
 	return namespace{st.Dev, st.Ino}, err
 }
 
-// killWithin kills a process if it is in a PID namespace or in one below. Where it is, is read
-// after its pidfd was opened: if the pid was given to another process before, the answer is about
-// that one, and if it is given to another one later, the pidfd does not follow.
+// killWithin kills a process if it is in a PID namespace or in one below. Its place is read after
+// its pidfd was opened: if the pid was given to another process before, the answer is about that
+// one, and if it is given to another one later, the pidfd does not follow.
 func killWithin(pid int, space namespace) (killed bool, err error) {
 	fd, err := Open(pid)
 	if errors.Is(err, ErrGone) {

@@ -39,9 +39,9 @@ func newHostPaths(ask func(path string) error) *hostPaths {
 }
 
 // MakeHostPath makes the host directory of a mount if nothing is there, as the kubelet and users of
-// crictl expect. A path that is not absolute is left to the validation of the spec. Where no
-// directory can be the error is ErrFailedPrecondition. If the file system of the path does not
-// answer within ctx, the error names the path; concurrent calls for a path share one look at it.
+// crictl expect. A path that is not absolute is left to the validation of the spec. If no directory
+// can be the error is ErrFailedPrecondition. If the file system of the path does not answer within
+// ctx, the error names the path; concurrent calls for a path share one look at it.
 func (f *Files) MakeHostPath(ctx context.Context, path string) error {
 	if !filepath.IsAbs(path) {
 		return nil

@@ -10,7 +10,7 @@
 //
 // # Use
 //
-// [Open] returns nil where SELinux is off. After a restart the caller first reserves the labels of
+// [Open] returns nil if SELinux is off. After a restart the caller first reserves the labels of
 // running pods. It releases the label of a container or sandbox when that is removed.
 //
 // # Never

@@ -35,7 +35,7 @@ type Labels struct {
 	held map[string]int // how often each level is held
 }
 
-// Open returns the labels of this host, nil where SELinux is off. There is one in a process. It
+// Open returns the labels of this host, nil if SELinux is off. There is one in a process. It
 // returns an error if the host's configuration has something else in the place of a label; the
 // labels can be used all the same.
 func Open() (*Labels, error) {
@@ -111,7 +111,7 @@ func (l *Labels) Init(options []string) (process, mount string, err error) {
 }
 
 // ReadOnly returns the label of files that every container may read and none may change, such as
-// mounted images, or "" where the host's policy names none.
+// mounted images, or "" if the host's policy names none.
 func (l *Labels) ReadOnly() string { return l.readOnly }
 
 // Shared returns a label for files that the containers of every pod may use, if they can reach

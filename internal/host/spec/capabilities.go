@@ -76,8 +76,8 @@ func capabilities(h Host, s *specs.Spec, sec *runtimeapi.LinuxContainerSecurityC
 // reboots is the capability that reboot(2) asks for.
 const reboots = "CAP_SYS_BOOT"
 
-// MayReboot reports whether a container gets CAP_SYS_BOOT, if its host has it. Where the container
-// has a PID namespace of its own, reboot(2) ends the init of that (pid_namespaces(7)).
+// MayReboot reports whether a container gets CAP_SYS_BOOT, if its host has it. If the container has
+// a PID namespace of its own, reboot(2) ends the init of that (pid_namespaces(7)).
 func MayReboot(sec *runtimeapi.LinuxContainerSecurityContext) bool {
 	if sec.GetPrivileged() {
 		return true

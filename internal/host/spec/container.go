@@ -15,11 +15,10 @@ import (
 // Container is the input for the specification of a container.
 type Container struct {
 	ID, SandboxID string
-	SandboxPID    uint32 // of the pause process; 0 where there is none
-	// Pins are the paths of the pod's namespaces where it has no pause process; nil where it has
-	// one.
+	SandboxPID    uint32 // of the pause process; 0 if there is none
+	// Pins are the paths of the pod's namespaces where it has no pause process; nil if it has one.
 	Pins          *Pins
-	SandboxLabel  string // the pause process's SELinux label; "" where there is none
+	SandboxLabel  string // the pause process's SELinux label; "" if there is none
 	TargetPID     uint32 // of the container whose PID namespace is joined, for NamespaceMode TARGET
 	Config        *runtimeapi.ContainerConfig
 	Sandbox       *runtimeapi.PodSandboxConfig

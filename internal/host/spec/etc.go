@@ -25,8 +25,8 @@ func Hosts(hostname string, addresses []string) []byte {
 	return []byte(b.String())
 }
 
-// EtcFiles returns /etc/hostname and /etc/resolv.conf of a pod. Where the pod has DNS settings of
-// its own, the host's resolv.conf is not used. No value can end its line, nor can the hostname in
+// EtcFiles returns /etc/hostname and /etc/resolv.conf of a pod. If the pod has DNS settings of its
+// own, the host's resolv.conf is not used. No value can end its line, nor can the hostname in
 // Hosts.
 func EtcFiles(cfg *runtimeapi.PodSandboxConfig, hostResolv []byte, hostname string) (name, resolv []byte, err error) {
 	if err := checkHostname(hostname); err != nil {

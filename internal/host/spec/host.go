@@ -23,7 +23,7 @@ type Host struct {
 	// UnknownSyscalls returns those names of system calls for which the OCI runtime makes no rule.
 	// It may be nil: it knows all.
 	UnknownSyscalls func(names []string) ([]string, error)
-	// AppArmorDefault is the name of the default profile; "" where AppArmor is off.
+	// AppArmorDefault is the name of the default profile; "" if AppArmor is off.
 	AppArmorDefault string
 	// LoadAppArmor loads the default profile unless it is loaded. It may be nil: it is.
 	LoadAppArmor func() error
@@ -33,8 +33,8 @@ type Host struct {
 	SwapAccounting bool
 	// RecursiveReadOnly is set if the kernel can make mounts below a mount read-only: Linux 5.12.
 	RecursiveReadOnly bool
-	// HugePages are the page sizes that the hugetlb controller can limit, such as 2MB; none where
-	// this host does not have the controller.
+	// HugePages are the page sizes that the hugetlb controller can limit, such as 2MB; none if this
+	// host does not have the controller.
 	HugePages []string
 	// Lacks lists those of the controllers cpu, cpuset and memory that the unified hierarchy of
 	// this host does not have, or that are not delegated to the user who started berth.
@@ -54,7 +54,7 @@ type Host struct {
 	// MountAt returns the mount that a path of this host is on. It may be nil: mounts can be
 	// propagated from everywhere.
 	MountAt func(path string) (MountPoint, error)
-	// SELinux allocates labels; nil where SELinux is off.
+	// SELinux allocates labels; nil if SELinux is off.
 	SELinux SELinux
 	// Devices lists the host's device nodes, for privileged containers.
 	Devices func() []Device

@@ -16,8 +16,7 @@ type Pause struct {
 	Rootfs string
 	// Args are the arguments of the built-in program. They are not used with an image.
 	Args []string
-	// Image is the configuration of the image that the program comes from; nil for the built-in
-	// one.
+	// Image is the configuration of the image that the program comes from; nil for the built-in one.
 	Image *ocispec.ImageConfig
 	// ImageName names the image in errors. Passwd and Group are its /etc/passwd and /etc/group.
 	ImageName     string

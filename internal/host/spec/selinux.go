@@ -28,9 +28,9 @@ var (
 )
 
 // seLinux labels a process: as the request asks, else like other, the label of the pod's sandbox,
-// else with the host's default. Where the host does not have SELinux the request is degraded and
-// not refused: workloads ask for labels wherever they are deployed, and no other confinement hangs
-// on it.
+// else with the host's default. If the host does not have SELinux the request is degraded and not
+// refused: workloads ask for labels wherever they are deployed, and no other confinement hangs on
+// it.
 func seLinux(h Host, s *specs.Spec, o *runtimeapi.SELinuxOption, other string) ([]Degraded, error) {
 	var options []string
 	for _, p := range []struct {

@@ -35,8 +35,8 @@ type cast struct {
 	lost   bool
 }
 
-// openCast begins the recording of a session, nil if that cannot be. A goroutine writes it, since a
-// disk may not answer.
+// openCast begins the recording of a session, nil if that cannot be. A goroutine writes it, because
+// a disk may not answer.
 func (l *Log) openCast(v *visit) *cast {
 	if err := os.MkdirAll(l.cfg.Sessions, 0o700); err != nil {
 		l.cfg.Log.Warn("session of a terminal not recorded", "id", v.id, "err", err)

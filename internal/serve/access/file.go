@@ -28,7 +28,7 @@ const (
 	maxLine = 64 << 10
 )
 
-// file is the file that is appended to. One goroutine writes it, since a disk may not answer.
+// file is the file that is appended to. One goroutine writes it, because a disk may not answer.
 type file struct {
 	path string
 	log  *slog.Logger

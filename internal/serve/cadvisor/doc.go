@@ -5,7 +5,7 @@
 //
 // # What cAdvisor does
 //
-// It follows the directories of cgroups. Where one has the ID of a container in its name, it asks a
+// It follows the directories of cgroups. If one has the ID of a container in its name, it asks a
 // containerd, at a path that is known to it, for the container's labels and for the process ID of
 // its task, once. It counts the network where the label io.cri-containerd.kind is sandbox, in
 // /proc/PID/net/dev.
@@ -15,8 +15,8 @@
 // It answers these questions on a socket of its own: Get of containers, Get of tasks, and the
 // version. Everything else that a containerd can do is not there. The answers come from the
 // records. They have labels, an image and a process ID, and neither the environment nor the mounts
-// of a container. A symbolic link leads to the socket from where cAdvisor looks for it. Where the
-// link cannot be made, since something else is there, nothing is served and nothing made.
+// of a container. A symbolic link leads to the socket from where cAdvisor looks for it. If the link
+// cannot be made, since something else is there, nothing is served and nothing made.
 //
 // A pod without a process has no cgroup of its own and no process ID. For such a pod an empty
 // cgroup is made below the pod's, with the ID of the sandbox in its name. The process ID is that of

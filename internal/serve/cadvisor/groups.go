@@ -95,7 +95,7 @@ func (g *groups) make(id, dir string) error {
 	return errors.Join(fmt.Errorf("make the cgroup of sandbox %s for cAdvisor: %w", id, err), g.remove(id))
 }
 
-// answered records the thread that cAdvisor gets as the answer. It does nothing where there is no
+// answered records the thread that cAdvisor gets as the answer. It does nothing if there is no
 // cgroup.
 func (g *groups) answered(id string, thread uint32) error {
 	g.mu.Lock()

@@ -43,7 +43,7 @@ func (s *Service) serve(ctx context.Context) error {
 		watching, unwatch := context.WithCancel(ctx)
 		var kept sync.WaitGroup
 		defer kept.Wait()
-		defer server.Stop() // also where the first listener broke
+		defer server.Stop() // even if the first listener broke
 		defer unwatch()
 		kept.Go(func() {
 			// Keep makes another one

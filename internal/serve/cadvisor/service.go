@@ -38,8 +38,7 @@ type Config struct {
 	Keep func(ctx context.Context, lis *net.UnixListener, serve func(net.Listener))
 	// Link is where cAdvisor looks for containerd; "": nothing is served.
 	Link string
-	// State is a directory for volatile state: the socket cadvisor.sock, and the records of
-	// cgroups.
+	// State is a directory for volatile state: the socket cadvisor.sock, and the records of cgroups.
 	State string
 	// Cgroups is the directory of the hierarchy that cgroups are made in: one suffices for cAdvisor
 	// to notice them.
@@ -55,8 +54,7 @@ type Config struct {
 type Service struct {
 	cfg Config
 	lis *net.UnixListener // nil: nothing is served
-	// unlinked is why the link could not be made again, as far as that was logged. Run alone uses
-	// it.
+	// unlinked is why the link could not be made again, as far as that was logged. Run alone uses it.
 	unlinked string
 	groups   groups
 	// inNamespace reports whether a thread is in the network namespace that is pinned at a path.
@@ -143,7 +141,7 @@ func (s *Service) Run(ctx context.Context) error {
 	for {
 		select {
 		case err := <-served:
-			return err // also when ctx has ended
+			return err // even if ctx has ended
 		case <-s.wake:
 			for id := range s.takePending() {
 				s.look(ctx, id)
@@ -202,8 +200,8 @@ func (s *Service) lookAtAll(ctx context.Context) {
 
 // look makes the cgroup of a sandbox that should have one. It removes the cgroup of any other
 // sandbox, and one whose thread, as cAdvisor knows it, has gone. A cgroup is made, or made anew,
-// once there is a thread: where there is none, cAdvisor asks again and again for seconds, and looks
-// at no other new cgroup meanwhile. Where nothing is served, no sandbox should have one.
+// once there is a thread: if there is none, cAdvisor asks again and again for seconds, and looks at
+// no other new cgroup meanwhile. Where nothing is served, no sandbox should have one.
 func (s *Service) look(ctx context.Context, id string) {
 	t, err := s.cfg.Pods().Target(id)
 	if s.lis == nil || err != nil || t.ID != id || !needsGroup(t) {
@@ -211,7 +209,7 @@ func (s *Service) look(ctx context.Context, id string) {
 		return
 	}
 	made, ok := s.groups.get(id)
-	dir := made.Dir // also where the handler has another cgroup driver by now
+	dir := made.Dir // even if the handler has another cgroup driver by now
 	if !ok {
 		path, err := spec.CgroupDir(t.Handler.SystemdCgroup, t.CgroupParent, id)
 		if err != nil {

@@ -35,8 +35,7 @@ type Pods interface {
 // Runtime is containerd, as far as checkpoints need it. Errors wrap the sentinels of errdefs.
 type Runtime interface {
 	// PauseTask reports whether it has asked for a pause. If it has, the task, or some of its
-	// processes, may be paused even after an error. If it has not, another client may have paused
-	// it.
+	// processes, may be paused even after an error. If it has not, another client may have paused it.
 	PauseTask(ctx context.Context, id string) (asked bool, err error)
 	// ResumeTask succeeds for a task that is not paused, or that is not there.
 	ResumeTask(ctx context.Context, id string) error

@@ -19,8 +19,7 @@ const (
 	// bytes are written between two checks of that.
 	spareBytes = 512 << 20
 	spareEvery = 16 << 20
-	// sparseBlock is how many zeros in a row are left out. A block of most file systems has as
-	// many.
+	// sparseBlock is how many zeros in a row are left out. A block of most file systems has as many.
 	sparseBlock = 4 << 10
 )
 

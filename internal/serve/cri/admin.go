@@ -28,11 +28,9 @@ import (
 type AdminServer interface {
 	// Import reads an image archive at a path of the host and says what became of its images.
 	Import(ctx context.Context, path, ref string) (image.Imported, error)
-	// PullProgress returns how far the pulls of an image have come, or nil if it is not being
-	// pulled.
+	// PullProgress returns how far the pulls of an image have come, or nil if it is not being pulled.
 	PullProgress(ctx context.Context, ref string) (any, error)
-	// ImportProgress returns how much of an archive was imported, or nil if it is not being
-	// imported.
+	// ImportProgress returns how much of an archive was imported, or nil if it is not being imported.
 	ImportProgress(ctx context.Context, path string) (any, error)
 	// Transfers returns the pulls and imports in flight.
 	Transfers(ctx context.Context) (any, error)
@@ -55,8 +53,7 @@ type AdminServer interface {
 	Why(ctx context.Context, of string) (any, error)
 	// Lanes returns the lanes that are not idle.
 	Lanes(ctx context.Context) (any, error)
-	// Ended returns what is known of the ends that are not on record yet, by the ID of what has
-	// ended.
+	// Ended returns what is known of the ends that are not on record yet, by the ID of what has ended.
 	Ended(ctx context.Context) (map[string]event.Exit, error)
 }
 

@@ -19,7 +19,7 @@ import (
 )
 
 // local are the credentials of a server on a Unix socket: nothing is encrypted, and the kernel
-// identifies the client. Whom it cannot name is served all the same, since the mode of the socket
+// identifies the client. Whom it cannot name is served all the same, because the mode of the socket
 // decides who may connect.
 type local struct{}
 

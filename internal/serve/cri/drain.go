@@ -25,8 +25,7 @@ func (s *Server) Drain(timeout time.Duration) {
 	end := time.Now().Add(timeout)
 	s.stopAccepting(end)
 	graceful := make(chan struct{})
-	// GracefulStop also waits for handlers that ignore their contexts, so do not wait for it for
-	// ever
+	// GracefulStop also waits for handlers that ignore their contexts, so do not wait for it for ever
 	go func() {
 		defer close(graceful)
 		s.GracefulStop()

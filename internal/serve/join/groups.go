@@ -54,7 +54,7 @@ func parseHierarchies(mountinfo string) []hierarchy {
 
 // groups are the control groups of one container.
 type groups struct {
-	unified string   // its directory; "" where there is none to join
+	unified string   // its directory; "" if there is none to join
 	legacy  []string // its directories in v1 hierarchies
 	freezer string   // the file that shows whether it is paused
 }

@@ -45,11 +45,10 @@ func newNull() (_ *null, err error) {
 		return nil, fmt.Errorf("make a null device: %w", err)
 	}
 	if label(fmt.Sprintf("/proc/self/fd/%d/dev/null", dir)) != nil {
-		// SELinux may forbid the container to use a device without the label: it gets the host's,
-		// as by the OCI runtime. A file system that is mounted with the label (its option context)
-		// does not help: the policy refuses the same label there. The null device in the
-		// container's own /dev has a label that it may use, but is not taken, because the container
-		// controls that path.
+		// SELinux may forbid the container to use a device without the label: it gets the host's, as by
+		// the OCI runtime. A file system that is mounted with the label (its option context) does not
+		// help: the policy refuses the same label there. The null device in the container's own /dev has
+		// a label that it may use, but is not taken, because the container controls that path.
 		_ = root.Close()
 		return &null{}, nil
 	}
@@ -105,5 +104,5 @@ func (n *null) open() (*os.File, error) {
 	return os.NewFile(uintptr(fd), os.DevNull), nil //nolint:gosec // likewise
 }
 
-// close gives the device back. Where it is open it stays.
+// close gives the device back. If it is open it stays.
 func (n *null) close() { closeAll([]*os.File{n.root}) }

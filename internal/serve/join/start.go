@@ -33,8 +33,7 @@ type Process struct {
 
 // seal copies a program into memory that cannot be written to.
 func seal(in io.Reader) (*os.File, error) {
-	// By vm.memfd_noexec a copy cannot be executed unless that is asked for, which Linux 6.3 can
-	// be.
+	// By vm.memfd_noexec a copy cannot be executed unless that is asked for, which Linux 6.3 can be.
 	fd, err := unix.MemfdCreate("berth-exec", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_EXEC)
 	if errors.Is(err, unix.EINVAL) {
 		fd, err = unix.MemfdCreate("berth-exec", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
@@ -250,8 +249,8 @@ func (m *maker) open(pid int) (*Process, error) {
 }
 
 // executed returns when the program is executed. The socket closes then, and a moment later the
-// process has the program's name. Where it closes for another reason the process keeps its name. If
-// a process has ended, its maker reports which of the two it was.
+// process has the program's name. If it closes for another reason the process keeps its name. If a
+// process has ended, its maker reports which of the two it was.
 func (p *Process) executed(ctx context.Context, from *os.File, token string) error {
 	b, err := io.ReadAll(io.LimitReader(from, 1024))
 	switch {
@@ -262,9 +261,8 @@ func (p *Process) executed(ctx context.Context, from *os.File, token string) err
 	}
 	// A program may give itself the name: that costs it this call, and berth next to nothing.
 	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 50*time.Millisecond) {
-		// An error means that the kernel could not be asked, as without a descriptor, or that the
-		// process was reaped: neither is an answer. Another start time means that its pid was
-		// reused.
+		// An error means that the kernel could not be asked, as without a descriptor, or that the process
+		// was reaped: neither is an answer. Another start time means that its pid was reused.
 		st, err := pidfd.ReadStat(p.identity.Pid)
 		if err == nil && st.StartTicks == p.identity.StartTicks && st.Program.Command != token {
 			return nil

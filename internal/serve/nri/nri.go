@@ -27,9 +27,8 @@ import (
 )
 
 const (
-	// maxEvents is how many ends and removals may wait for plug-ins. Beyond it the oldest are
-	// dropped: a plug-in that is so slow is disconnected long before, unless it has asked not to
-	// be.
+	// maxEvents is how many ends and removals may wait for plug-ins. Beyond it the oldest are dropped:
+	// a plug-in that is so slow is disconnected long before, unless it has asked not to be.
 	maxEvents = 10_000
 	// maxQueued is how many requests may wait for plug-ins to answer those before them.
 	maxQueued = 1000

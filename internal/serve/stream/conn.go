@@ -115,7 +115,7 @@ func connState(c net.Conn, state http.ConnState) {
 	}
 }
 
-// ownConn returns berth's own connection below c, or nil where there is none.
+// ownConn returns berth's own connection below c, or nil if there is none.
 func ownConn(c net.Conn) *conn {
 	if g, ok := c.(*gate); ok {
 		c = g.Conn

@@ -33,7 +33,7 @@
 //     The processes of a killed berth are ended by the next one. A step that fails is repeated,
 //     after five minutes at the latest, until it succeeds.
 //   - ExecSync returns within a second of its timeout, even if the output is held open.
-//   - An exit code is the one that the shim measured. Where there is none, the call is an error.
+//   - An exit code is the one that the shim measured. If there is none, the call is an error.
 //   - ExecSync keeps less than 16 MiB of output, both streams together, so that the answer fits
 //     into the message that the kubelet takes. Further output is read and dropped, so that the
 //     process does not block, and the standard error records how much that was.
@@ -59,7 +59,7 @@
 //     parting.go. One whose client takes nothing for a minute, does not close it within a minute,
 //     or takes longer than an hour, is closed all the same, and so is the slowest of more than 256.
 //     The place of the stream is given back before that.
-//   - A client of exec or attach that reads is told how its call has ended, also where berth is
+//   - A client of exec or attach that reads is told how its call has ended, even if berth is
 //     stopped. Only a berth that is killed leaves a client without an answer, which kubectl takes
 //     for success.
 //   - A forwarded connection ends when the pod closes it, or when the client has closed its half

@@ -84,7 +84,7 @@ func (s *Service) exec(ctx context.Context, t pod.Target, args []string, c clien
 	return p.code, nil
 }
 
-// writer returns w, or a writer that drops everything where there is none.
+// writer returns w, or a writer that drops everything if there is none.
 func writer(w io.WriteCloser) io.Writer {
 	if w == nil {
 		return io.Discard

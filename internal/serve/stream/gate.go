@@ -38,7 +38,7 @@ func (g gates) Accept() (net.Conn, error) {
 }
 
 // gate lets a client in whose request begins with a URL that is good. Nothing is kept of other
-// requests. It is above TLS, where there is TLS.
+// requests. It is above TLS, if there is TLS.
 type gate struct {
 	net.Conn
 	server *Server

@@ -42,7 +42,7 @@ type parting struct {
 	since time.Time
 	moved time.Time // when the client was last seen to have taken something
 	acked uint64    // how many bytes it had taken then
-	over  net.Conn  // the same with TLS, where there is TLS; nil: its write side is closed
+	over  net.Conn  // the same with TLS, if there is TLS; nil: its write side is closed
 }
 
 // ownOf returns the connection of a request.

@@ -26,8 +26,7 @@ const (
 	// stepTimeout bounds one attempt of a step that is repeated. The shim takes ten seconds to
 	// delete a process whose output is held open.
 	stepTimeout = 15 * time.Second
-	// makeTimeout bounds the creation and the start of a process. A caller may stop waiting
-	// earlier.
+	// makeTimeout bounds the creation and the start of a process. A caller may stop waiting earlier.
 	makeTimeout = 2 * time.Minute
 	// Failures are retried after firstWait, which doubles up to lastWait.
 	firstWait = 100 * time.Millisecond

@@ -177,7 +177,7 @@ func (s *Server) silentLocked() {
 	s.mu.silent = nil
 }
 
-// use makes URLs below base from now on, or none where it is nil. Earlier ones are not served any
+// use makes URLs below base from now on, or none if it is nil. Earlier ones are not served any
 // more.
 func (s *Server) use(base *url.URL, err error) {
 	s.mu.Lock()

@@ -29,8 +29,8 @@ type (
 )
 
 // Processes makes exec processes and asks about them. Each method returns when its context ends,
-// also where the shim does not answer. They return ErrNotFound if the process does not exist, or
-// its task is gone.
+// even if the shim does not answer. They return ErrNotFound if the process does not exist, or its
+// task is gone.
 type Processes interface {
 	// Spec is the stored OCI specification of a container.
 	Spec(ctx context.Context, id string) (*specs.Spec, error)

@@ -10,7 +10,7 @@
 //
 //	runc.COMMAND            create, start, kill, delete, state ...
 //	PLUGIN.COMMAND          bridge.ADD, portmap.DEL ...
-//	shim.METHOD             Create, Start, Kill, Delete, Wait, State, Shutdown ... of the task service
+//	shim.METHOD             Create, Start, Kill, Delete, Wait, State ... of the task service
 //	shim.exit-event         the publishing of a TaskExit; oom-event, start-event and so on likewise
 //	shim.bootstrap          the start of a shim
 //	shim.cleanup            the program that containerd calls once a shim died
@@ -21,8 +21,8 @@
 //	fail TEXT               an error with the text TEXT
 //	die                     SIGKILL to itself
 //	swallow                 succeed without doing it
-//	stall-after, fail-after TEXT, die-after     the same after the step was done and before its caller
-//	                                            gets the answer
+//	stall-after, fail-after TEXT, die-after     the same after the step was done and before its
+//	                                            caller gets the answer
 //
 // and further lines limit it:
 //

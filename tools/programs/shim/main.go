@@ -12,7 +12,7 @@
 //
 // The namespaces of such a pod are not the shim's business: the maker of the sandbox names them in
 // the specifications of the containers. For each pod one thread of the shim waits in the network
-// namespace, where there is one, for those who take the network's figures of a pod from
+// namespace, if there is one, for those who take the network's figures of a pod from
 // /proc/PID/net/dev of a process in it: the cAdvisor in the kubelet does.
 //
 // With the pins of package pins it is a trick: it relies on containerd's shim being a library, and

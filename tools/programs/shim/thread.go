@@ -45,8 +45,8 @@ func (s *stay) end() {
 func waitIn(path string, in chan<- entered, over <-chan struct{}) {
 	runtime.LockOSThread() // for ever: the thread ends with the goroutine
 	if unix.Gettid() == unix.Getpid() {
-		// The network namespace of the main thread is the shim's own. The next goroutine gets
-		// another thread, since this one is locked, and answers.
+		// The network namespace of the main thread is the shim's own. The next goroutine gets another
+		// thread, because this one is locked, and answers.
 		answer := make(chan entered)
 		go waitIn(path, answer, over)
 		in <- <-answer

@@ -3,8 +3,8 @@
 // Command pleg is the part of a kubelet that reads the events of pods, and nothing else of it: the
 // evented PLEG (pod lifecycle event generator), the generic one beside it, the cache that both
 // fill, and the client and the conversions of CRI, all of them the kubelet's own code with the
-// kubelet's own settings. test/kubelet runs it and asks for the content of the cache: from a pod whose
-// status is missing there, a kubelet concludes that the pod is gone.
+// kubelet's own settings. test/kubelet runs it and asks for the content of the cache: from a pod
+// whose status is missing there, a kubelet concludes that the pod is gone.
 //
 //	pleg SOCKET DIRECTORY
 //
