@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"testing/synctest"
+
+	"berth/internal/base/retry"
 )
 
 // turns is the order of everything that passes between berth and the world, and between berth and
@@ -21,7 +23,7 @@ import (
 // lock would not count as blocked, and no turn would be given any more.
 type turns struct {
 	seed uint64
-	wake chan struct{} // holds one "look again"
+	wake retry.Wake // holds one "look again"
 
 	mu      sync.Mutex
 	asked   map[string]uint64 // how often each passage was asked for
@@ -37,7 +39,7 @@ type turn struct {
 }
 
 func newTurns(seed uint64) *turns {
-	return &turns{seed: seed, wake: make(chan struct{}, 1), asked: map[string]uint64{}}
+	return &turns{seed: seed, wake: retry.NewWake(), asked: map[string]uint64{}}
 }
 
 // take waits for a turn for a named call.
@@ -63,10 +65,7 @@ func (t *turns) free() bool {
 }
 
 func (t *turns) look() {
-	select {
-	case t.wake <- struct{}{}:
-	default:
-	}
+	t.wake.Up()
 }
 
 // rank is a number that looks random, and is the same for the n-th passage of a name each time the

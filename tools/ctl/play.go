@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/serve/cri"
@@ -55,7 +56,7 @@ func (a *app) playCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		o.UID, o.HostIP, o.HostDNS = manifest.NewUID(), manifest.HostIP(), manifest.HostDNS()
+		o.UID, o.HostIP, o.HostDNS = uuid.NewUUID(), manifest.HostIP(), manifest.HostDNS()
 		o.Watched = watch
 		plan, err := manifest.Translate(pod, o)
 		if err != nil {

@@ -8,13 +8,15 @@ import (
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/base/retry"
 )
 
 // Exits remembers when the STOPPED event of each container arrived.
 type Exits struct {
 	mu   sync.Mutex
 	when map[string]time.Time
-	more chan struct{}
+	more retry.Wake
 }
 
 // WatchExits subscribes to container events until ctx ends.
@@ -23,7 +25,7 @@ func WatchExits(ctx context.Context, c runtimeapi.RuntimeServiceClient) (*Exits,
 	if err != nil {
 		return nil, err
 	}
-	e := &Exits{when: map[string]time.Time{}, more: make(chan struct{}, 1)}
+	e := &Exits{when: map[string]time.Time{}, more: retry.NewWake()}
 	go func() {
 		for {
 			ev, err := stream.Recv()
@@ -36,10 +38,7 @@ func WatchExits(ctx context.Context, c runtimeapi.RuntimeServiceClient) (*Exits,
 			e.mu.Lock()
 			e.when[ev.GetContainerId()] = time.Now()
 			e.mu.Unlock()
-			select {
-			case e.more <- struct{}{}:
-			default:
-			}
+			e.more.Up()
 		}
 	}()
 	return e, nil

@@ -4,7 +4,6 @@ package manifest
 
 import (
 	"cmp"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"regexp"
@@ -87,14 +86,6 @@ func Parse(b []byte) (*corev1.Pod, error) {
 		return nil, fmt.Errorf("read pod: it is a %q of version %q, not a Pod of version v1", pod.Kind, pod.APIVersion)
 	}
 	return &pod, nil
-}
-
-// NewUID returns a random UID (version 4 of RFC 9562) for a pod that has none.
-func NewUID() types.UID {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // crypto/rand.Read never returns an error
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	return types.UID(fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:]))
 }
 
 // translation is the state of one call of [Translate].

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"berth/internal/base/retry"
 )
 
 // The bounds of the queue, including the batch that is being written.
@@ -31,7 +33,7 @@ type Log struct {
 	out     io.Writer
 	handler func(io.Writer) slog.Handler
 	dropped atomic.Uint64
-	wake    chan struct{} // holds a token while Run has something to look at
+	wake    retry.Wake // holds a token while Run has something to look at
 
 	mu struct {
 		sync.Mutex
@@ -62,7 +64,7 @@ type flush struct {
 // to its writer in one call of Write, as the handlers of log/slog do. Nothing is written before
 // [Log.Run].
 func New(out io.Writer, handler func(io.Writer) slog.Handler) *Log {
-	l := &Log{out: out, handler: handler, wake: make(chan struct{}, 1)}
+	l := &Log{out: out, handler: handler, wake: retry.NewWake()}
 	l.Logger = slog.New(handler(l))
 	return l
 }
@@ -81,10 +83,7 @@ func (l *Log) Write(p []byte) (int, error) {
 		l.mu.missing++
 		l.dropped.Add(1)
 	}
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
+	l.wake.Up()
 	return len(p), nil
 }
 

@@ -139,7 +139,7 @@ func (f *Feed) Publish(ev *runtimeapi.ContainerEventResponse) {
 		f.coalesced += uint64(coalesced)
 		f.dropped += uint64(dropped)
 		s.stopWaitingLocked(now)
-		s.wakeUp()
+		s.wake.Up()
 	}
 	f.ageLocked(now, false)
 }
@@ -179,7 +179,7 @@ func (f *Feed) Close() {
 	f.debts = nil
 	clear(f.pods)
 	for s := range f.subs {
-		s.wakeUp()
+		s.wake.Up()
 	}
 }
 

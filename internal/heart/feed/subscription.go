@@ -8,13 +8,15 @@ import (
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/base/retry"
 )
 
 // Subscription is one subscriber's place in a feed. Next is for one goroutine at a time; Close may
 // be called from any. The caller of Subscribe closes it.
 type Subscription struct {
 	feed *Feed
-	wake chan struct{} // holds one token when there may be something new
+	wake retry.Wake // holds one token when there may be something new
 
 	// Guarded by feed.mu:
 	closed  bool
@@ -33,7 +35,7 @@ func (f *Feed) Subscribe() *Subscription {
 	now := time.Now()
 	s := &Subscription{
 		feed:   f,
-		wake:   make(chan struct{}, 1),
+		wake:   retry.NewWake(),
 		joined: now,
 		queue:  queue{limit: f.cfg.Queue, most: max(f.cfg.Queue, f.cfg.Backlog)},
 	}
@@ -108,14 +110,5 @@ func (s *Subscription) Close() {
 	f.leaveLocked(s, time.Now())
 	s.closed = true
 	s.queue = queue{}
-	s.wakeUp()
-}
-
-// wakeUp makes Next look at the queue again. The token stays until Next takes it, so that no event
-// is missed between its look and its wait.
-func (s *Subscription) wakeUp() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
+	s.wake.Up()
 }

@@ -11,6 +11,7 @@ import (
 
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
+	"berth/internal/base/retry"
 )
 
 // firstRelist is the time until everything is compared again after a comparison was incomplete for
@@ -40,7 +41,7 @@ type auditor struct {
 	ops       *operations
 	obs       Observer
 
-	soon chan struct{} // holds one "relist soon"
+	soon retry.Wake // holds one "relist soon"
 
 	audits int // so far; only run counts them
 
@@ -131,10 +132,7 @@ func (a *auditor) relistAwaited() {
 
 // relistSoon asks for a comparison before long.
 func (a *auditor) relistSoon() {
-	select {
-	case a.soon <- struct{}{}:
-	default:
-	}
+	a.soon.Up()
 }
 
 // audit compares once. The kernel goes first, for all units, and answers at once; containerd is

@@ -7,6 +7,7 @@ import (
 
 	"berth/internal/base/lane"
 	"berth/internal/base/processors"
+	"berth/internal/base/retry"
 	"berth/internal/heart/state"
 )
 
@@ -286,7 +287,7 @@ func New(cfg Config, p Ports) *Controller {
 		ops:       ops,
 		obs:       p.Observer,
 		asking:    map[string]bool{},
-		soon:      make(chan struct{}, 1),
+		soon:      retry.NewWake(),
 	}
 	*c = Controller{
 		cfg:  cfg,

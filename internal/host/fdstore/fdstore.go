@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/base/retry"
 )
 
 // prefix marks the names of berth's descriptors, because others may use the same store.
@@ -41,7 +43,7 @@ type Store struct {
 		names   []string         // of waiting, oldest first
 		closed  bool
 	}
-	wake chan struct{} // holds one token when something may wait
+	wake retry.Wake // holds one token when something may wait
 }
 
 // order is a queued change to the manager's store for one name. The manager adds a descriptor to
@@ -56,7 +58,7 @@ const none = -1
 // Open opens a socket to the manager that NOTIFY_SOCKET names. If it names none, the store keeps
 // nothing. The caller must call Run, which closes the socket at its end.
 func Open(log *slog.Logger) (*Store, error) {
-	s := &Store{log: log, sock: -1, wake: make(chan struct{}, 1)}
+	s := &Store{log: log, sock: -1, wake: retry.NewWake()}
 	s.mu.waiting = map[string]order{}
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {
@@ -113,10 +115,7 @@ func (s *Store) put(name string, o order) {
 		s.mu.names = append(s.mu.names, name)
 	}
 	s.mu.waiting[name] = o
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
+	s.wake.Up()
 }
 
 func (o order) close() {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/base/event"
+	"berth/internal/base/retry"
 )
 
 // Failures are retried after firstWait, which doubles up to lastWait.
@@ -46,7 +47,7 @@ type stream struct {
 
 	failure atomic.Pointer[error] // why its output cannot be logged now
 	splice  func(from, to int, offset int64) (int64, error)
-	asked   chan struct{} // holds a value when a flush may wait
+	asked   retry.Wake    // holds a value when a flush may wait
 	left    chan struct{} // closed when the pump has ended
 
 	mu struct {
@@ -62,7 +63,7 @@ func newStream(name string, index int) *stream {
 		name:   name,
 		index:  index,
 		splice: splice,
-		asked:  make(chan struct{}, 1),
+		asked:  retry.NewWake(),
 		left:   make(chan struct{}),
 	}
 }
@@ -103,10 +104,7 @@ func (s *stream) flush() <-chan struct{} {
 	defer s.mu.Unlock()
 	s.mu.waiting = append(s.mu.waiting, done)
 	s.wakeLocked()
-	select {
-	case s.asked <- struct{}{}:
-	default:
-	}
+	s.asked.Up()
 	return done
 }
 
@@ -343,13 +341,7 @@ func (l *Log) append(s *stream, last bool) bool {
 
 // sleep waits, longer each time. It is false when Close came first.
 func (l *Log) sleep(wait *time.Duration) bool {
-	t := time.NewTimer(*wait)
-	defer t.Stop()
+	now := *wait
 	*wait = min(2**wait, lastWait)
-	select {
-	case <-t.C:
-		return true
-	case <-l.closing:
-		return false
-	}
+	return retry.Sleep(l.closing, now)
 }

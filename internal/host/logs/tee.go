@@ -12,6 +12,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/base/retry"
 )
 
 // maxTees is how many tees a container may have.
@@ -33,7 +35,7 @@ type tees struct {
 // container.
 type Tee struct {
 	from *tees
-	wake chan struct{} // holds a value when there may be something to read
+	wake retry.Wake // holds a value when there may be something to read
 
 	// Guarded by from.mu:
 	ring *ring
@@ -52,7 +54,7 @@ func (l *Log) Attachment() Attachment { return Attachment{l} }
 // ErrResourceExhausted if there are too many already.
 func (a Attachment) Tee() (*Tee, error) {
 	all := &a.l.tees
-	t := &Tee{from: all, wake: make(chan struct{}, 1)}
+	t := &Tee{from: all, wake: retry.NewWake()}
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	if len(all.all) >= maxTees {
@@ -129,10 +131,7 @@ func (t *Tee) endLocked() {
 }
 
 func (t *Tee) wakeLocked() {
-	select {
-	case t.wake <- struct{}{}:
-	default:
-	}
+	t.wake.Up()
 }
 
 // copied gives the tees the output that a stream added to its spool last. If the spool cannot be

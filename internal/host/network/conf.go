@@ -197,10 +197,7 @@ func (n *Network) reload() (read bool) {
 	case err != nil:
 		n.cfg.Logger.Warn("pods cannot be connected to a network", "err", err)
 	case changed:
-		select {
-		case n.changed <- struct{}{}:
-		default:
-		}
+		n.changed.Up()
 		n.cfg.Logger.Info("network configuration", "name", list.Name, "from", source)
 	}
 	return true

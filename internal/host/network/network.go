@@ -18,6 +18,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	current "github.com/containernetworking/cni/pkg/types/100"
 
+	"berth/internal/base/retry"
 	"berth/internal/host/namespace"
 )
 
@@ -85,7 +86,7 @@ type Network struct {
 	watch func() (watcher, error) // newWatcher but in tests
 	// ask asks the plug-ins of a network whether they are ready; askPlugins but in tests.
 	ask     func(ctx context.Context, list *libcni.NetworkConfigList, own bool) error
-	changed chan struct{} // another network is active
+	changed retry.Wake // another network is active
 	// handlers are the networks of runtime handlers that have a directory of their own.
 	handlers map[string]*Network
 
@@ -113,7 +114,7 @@ func New(cfg Config) (*Network, error) {
 		exec:  exec,
 		watch: newWatcher,
 
-		changed: make(chan struct{}, 1),
+		changed: retry.NewWake(),
 	}
 	n.ask = n.askPlugins
 	n.reload()

@@ -9,6 +9,8 @@ import (
 	"sync"
 
 	"golang.org/x/sync/semaphore"
+
+	"berth/internal/base/retry"
 )
 
 // Kind is the kind of an item.
@@ -90,7 +92,7 @@ func (s standing) move(to state) standing {
 // the disk. Its methods may be called from any goroutine.
 type Items struct {
 	boot    *Boot
-	changed chan struct{} // something may lack the mark
+	changed retry.Wake // something may lack the mark
 
 	mu      sync.Mutex
 	by      map[Item]*tracked
@@ -106,15 +108,12 @@ type tracked struct {
 
 // NewItems returns the items of a root directory. None is doubted before a [Keeper] has looked.
 func NewItems(boot *Boot) *Items {
-	return &Items{boot: boot, changed: make(chan struct{}, 1), by: map[Item]*tracked{}}
+	return &Items{boot: boot, changed: retry.NewWake(), by: map[Item]*tracked{}}
 }
 
 // Changed says that there may be something new. It never blocks.
 func (s *Items) Changed() {
-	select {
-	case s.changed <- struct{}{}:
-	default:
-	}
+	s.changed.Up()
 }
 
 // with calls f with what is known of an item. Of one that is unknown that is what its Boot knows.

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/base/retry"
 )
 
 const (
@@ -38,7 +40,7 @@ type file struct {
 		waiting []wanted
 		missing int // lines that found no room among those that wait
 	}
-	poke chan struct{}
+	wake retry.Wake
 
 	// Of the goroutine alone:
 	f      *os.File // nil: it is to be opened
@@ -55,7 +57,7 @@ type wanted struct {
 }
 
 func newFile(path string, log *slog.Logger) *file {
-	return &file{path: path, log: log, poke: make(chan struct{}, 1)}
+	return &file{path: path, log: log, wake: retry.NewWake()}
 }
 
 var errTimeout = errors.New("the disk has not answered in time")
@@ -70,14 +72,7 @@ func (f *file) writeLater(r Record) {
 		f.mu.missing++
 	}
 	f.mu.Unlock()
-	f.wake()
-}
-
-func (f *file) wake() {
-	select {
-	case f.poke <- struct{}{}:
-	default:
-	}
+	f.wake.Up()
 }
 
 // write writes a line and waits for it, within a bound.
@@ -89,7 +84,7 @@ func (f *file) write(r Record) error {
 		f.mu.waiting = append(f.mu.waiting, w)
 	}
 	f.mu.Unlock()
-	f.wake()
+	f.wake.Up()
 	if full {
 		return errTimeout
 	}
@@ -135,7 +130,7 @@ func (f *file) loop(ctx context.Context) {
 			retry = time.After(again)
 		}
 		select {
-		case <-f.poke:
+		case <-f.wake:
 		case <-retry:
 		case <-ctx.Done():
 			_ = f.flush()

@@ -18,6 +18,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/retry"
 	"berth/internal/heart/pod"
 	"berth/internal/host/spec"
 )
@@ -62,7 +63,7 @@ type Service struct {
 
 	mu      sync.Mutex
 	pending map[string]bool // IDs that something happened to
-	wake    chan struct{}
+	wake    retry.Wake
 }
 
 // Open reads the records of an earlier berth, opens the socket and makes the link. A socket or a
@@ -74,7 +75,7 @@ func Open(cfg Config) *Service {
 		groups:      groups{dir: filepath.Join(cfg.State, "cadvisor")},
 		inNamespace: inNamespace,
 		pending:     map[string]bool{},
-		wake:        make(chan struct{}, 1),
+		wake:        retry.NewWake(),
 	}
 	if err := s.groups.load(); err != nil {
 		cfg.Log.Warn("cgroups that an earlier berth made for cAdvisor not read", "err", err)
@@ -123,10 +124,7 @@ func (s *Service) Look(id string) {
 	s.mu.Lock()
 	s.pending[id] = true
 	s.mu.Unlock()
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
+	s.wake.Up()
 }
 
 // Run answers cAdvisor, and makes and removes cgroups as pods come and go, until ctx ends. It is

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"berth/internal/base/retry"
 )
 
 const (
@@ -34,14 +36,14 @@ type unfinishedConfig struct {
 type unfinished struct {
 	cfg unfinishedConfig
 
-	wake chan struct{} // holds one "something may have to be undone"
+	wake retry.Wake // holds one "something may have to be undone"
 
 	mu   sync.Mutex
 	busy map[string]bool // work in progress
 }
 
 func newUnfinished(cfg unfinishedConfig) *unfinished {
-	u := &unfinished{cfg: cfg, wake: make(chan struct{}, 1), busy: map[string]bool{}}
+	u := &unfinished{cfg: cfg, wake: retry.NewWake(), busy: map[string]bool{}}
 	u.wake <- struct{}{}
 	return u
 }
@@ -69,10 +71,7 @@ func (u *unfinished) leave(id string) {
 	if _, err := os.Lstat(u.note(id)); err != nil {
 		return
 	}
-	select {
-	case u.wake <- struct{}{}:
-	default:
-	}
+	u.wake.Up()
 }
 
 // run undoes work that was cut off. It tries until it succeeds, and ends with ctx.

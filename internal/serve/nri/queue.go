@@ -6,12 +6,14 @@ import (
 	"context"
 	"iter"
 	"sync"
+
+	"berth/internal/base/retry"
 )
 
 // queue is a bounded queue that never blocks its producers.
 type queue[T any] struct {
 	limit int
-	more  chan struct{} // one value: there may be something
+	more  retry.Wake // one value: there may be something
 	mu    struct {
 		sync.Mutex
 		items []T
@@ -19,7 +21,7 @@ type queue[T any] struct {
 }
 
 func newQueue[T any](limit int) *queue[T] {
-	return &queue[T]{limit: limit, more: make(chan struct{}, 1)}
+	return &queue[T]{limit: limit, more: retry.NewWake()}
 }
 
 // put adds an item. If there are too many, the oldest is dropped, and put returns true.
@@ -30,10 +32,7 @@ func (q *queue[T]) put(item T) (dropped bool) {
 		q.mu.items = q.mu.items[1:]
 	}
 	q.mu.items = append(q.mu.items, item)
-	select {
-	case q.more <- struct{}{}:
-	default:
-	}
+	q.more.Up()
 	return dropped
 }
 

@@ -7,6 +7,8 @@ import (
 	"sync"
 
 	"github.com/containerd/nri/pkg/api"
+
+	"berth/internal/base/retry"
 )
 
 const (
@@ -36,7 +38,7 @@ func (r request) about() string {
 // and those about different ones side by side, so that a shim that hangs holds up its own container
 // alone.
 type requests struct {
-	more chan struct{} // one value: there may be something to begin
+	more retry.Wake // one value: there may be something to begin
 	mu   struct {
 		sync.Mutex
 		count int // that wait
@@ -47,7 +49,7 @@ type requests struct {
 }
 
 func newRequests() *requests {
-	q := &requests{more: make(chan struct{}, 1)}
+	q := &requests{more: retry.NewWake()}
 	q.mu.byID = map[string][]request{}
 	return q
 }
@@ -71,10 +73,7 @@ func (q *requests) offer(r request) (taken bool) {
 
 func (q *requests) readyLocked(id string) {
 	q.mu.ready = append(q.mu.ready, id)
-	select {
-	case q.more <- struct{}{}:
-	default:
-	}
+	q.more.Up()
 }
 
 // next takes the request whose turn it is. done has to be called with its container.

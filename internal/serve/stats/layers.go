@@ -9,6 +9,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/base/retry"
 )
 
 const (
@@ -48,7 +50,7 @@ type filesystem struct {
 type layers struct {
 	port       Layers
 	mountpoint func() string // of the file system, "" while it is not known
-	wake       chan struct{}
+	wake       retry.Wake
 
 	mu    sync.Mutex
 	known map[layer]*layerState
@@ -69,7 +71,7 @@ func newLayers(port Layers, mountpoint func() string) *layers {
 	return &layers{
 		port:       port,
 		mountpoint: mountpoint,
-		wake:       make(chan struct{}, 1),
+		wake:       retry.NewWake(),
 		known:      map[layer]*layerState{},
 	}
 }
@@ -117,10 +119,7 @@ func (l *layers) of(ctx context.Context, running, others []layer) map[layer]spac
 	}
 	l.mu.Unlock()
 	if len(pending) > 0 {
-		select {
-		case l.wake <- struct{}{}:
-		default:
-		}
+		l.wake.Up()
 		ctx, cancel := context.WithTimeout(ctx, firstSample)
 		defer cancel()
 		for _, tried := range pending {

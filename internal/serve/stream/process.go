@@ -5,7 +5,6 @@ package stream
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -19,6 +18,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/base/budget"
+	"berth/internal/base/retry"
 	"berth/internal/heart/pod"
 )
 
@@ -100,7 +100,7 @@ func (s *Service) start(ctx context.Context, t pod.Target, c command) (*process,
 	if err != nil {
 		return nil, err
 	}
-	key := Key{Container: t.ID, Exec: newID()}
+	key := Key{Container: t.ID, Exec: rand.Text()}
 	p := &process{
 		s:              s,
 		key:            key,
@@ -157,12 +157,6 @@ func specify(spec *specs.Spec, c command) (*specs.Process, error) {
 		p.Env = append(slices.Clone(p.Env), "TERM=xterm")
 	}
 	return &p, nil
-}
-
-func newID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // it never fails
-	return hex.EncodeToString(b[:])
 }
 
 // abandon is called when the result of the process is not needed any more. If it has not ended, it
@@ -282,17 +276,12 @@ func (p *process) killOnce(ctx context.Context) error {
 
 // kill kills the process, and repeats that until it succeeds or stop is closed.
 func (p *process) kill(stop <-chan struct{}) {
-	for wait := firstWait; ; wait = min(2*wait, time.Second) {
+	for range retry.Doubling(stop, firstWait, time.Second) {
 		ctx, cancel := context.WithTimeout(p.s.life, stepTimeout)
 		err := p.killOnce(ctx)
 		cancel()
 		if err == nil || errdefs.IsNotFound(err) || p.s.life.Err() != nil {
 			return
-		}
-		select {
-		case <-stop:
-			return
-		case <-time.After(wait):
 		}
 	}
 }
@@ -310,7 +299,7 @@ func (p *process) finish() {
 	if p.member == nil {
 		defer openForShim(p.dir)()
 	}
-	for wait := firstWait; ; wait = min(2*wait, lastWait) {
+	for wait := range retry.Doubling(p.s.life.Done(), firstWait, lastWait) {
 		err := p.delete()
 		if err == nil {
 			err = os.RemoveAll(p.dir)
@@ -324,11 +313,6 @@ func (p *process) finish() {
 		}
 		if wait == firstWait {
 			p.s.cfg.Logger.Warn("exec process not ended, retrying", "container", p.key.Container, "exec", p.key.Exec, "err", err)
-		}
-		select {
-		case <-time.After(wait):
-		case <-p.s.life.Done():
-			return
 		}
 	}
 }

@@ -4,6 +4,7 @@ package stream
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -93,7 +94,7 @@ func (s *Server) run(ctx context.Context) error {
 		return fmt.Errorf("listen for streams on %s: %w", s.cfg.Address, err)
 	}
 	defer lis.Close()
-	base := &url.URL{Scheme: "http", Host: lis.Addr().String(), Path: "/" + newID() + "/"}
+	base := &url.URL{Scheme: "http", Host: lis.Addr().String(), Path: "/" + rand.Text() + "/"}
 	if s.cfg.TLS != nil {
 		base.Scheme = "https"
 	}

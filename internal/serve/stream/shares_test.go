@@ -5,6 +5,7 @@ package stream
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
 	"fmt"
 	"io"
 	"net"
@@ -97,7 +98,7 @@ func TestAClientWithoutATokenIsRefusedByItsFirstLine(t *testing.T) {
 	s.mu.Unlock()
 	for _, line := range []string{
 		"GET / HTTP/1.1\r\n",
-		"GET " + base.Path + "exec/" + newID() + " HTTP/1.1\r\n",
+		"GET " + base.Path + "exec/" + rand.Text() + " HTTP/1.1\r\n",
 		"nonsense\n",
 		strings.Repeat("x", 4096),
 	} {

@@ -4,6 +4,7 @@ package stream
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -66,7 +67,7 @@ func (s *Server) issue(kind string, of *budget.Budget, pod string, serve func(o 
 	if err := of.Take(pod, 1); err != nil {
 		return "", err
 	}
-	at := s.mu.base.ResolveReference(&url.URL{Path: kind + "/" + newID()})
+	at := s.mu.base.ResolveReference(&url.URL{Path: kind + "/" + rand.Text()})
 	o := &offer{of: of, pod: pod, until: now.Add(urlLifetime)}
 	o.touch()
 	o.serve = serve(o)
