@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"berth/test/command"
+	"berth/test/node"
 	"berth/tools/doctor"
 	"berth/tools/drill"
 )
@@ -17,9 +18,9 @@ import (
 // A drill that may restart berth does so, and a bystander lives on. Where systemd makes the cgroups,
 // no slice is left.
 func TestADrillRestartsBerth(t *testing.T) {
-	for _, settings := range []string{"", "[runtimes.runc]\ntype = 'io.containerd.runc.v2'\nhost_process = true\nsystemd_cgroup = true\n"} {
-		t.Run(map[bool]string{true: "cgroupfs", false: "systemd"}[settings == ""], func(t *testing.T) {
-			h := start(t, settings, "")
+	for _, by := range node.Pick(t, "maker of cgroups", "cgroupfs", "systemd") {
+		t.Run(by, func(t *testing.T) {
+			h := start(t, map[string]string{"systemd": driver}[by], "")
 			_, runs := h.Sh("sleep 10000")
 			pid, before := h.Pid(runs), h.number("berth", "MainPID")
 			out, err := command.Within(t, 20*time.Minute, "/usr/local/bin/berth", "doctor", "--drill", "--restart-berth",
