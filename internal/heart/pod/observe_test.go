@@ -9,7 +9,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/base/event"
 	"berth/internal/base/exit"
+	"berth/internal/heart/pod"
+	"berth/internal/heart/state"
 	"berth/test/world"
 )
 
@@ -80,6 +83,44 @@ func TestAWaitForATaskThatFailedIsBegunAgain(t *testing.T) {
 		b.exit(c, 42)
 		time.Sleep(2 * time.Second)
 		b.expect(c, exited, 42, "Error")
+	})
+}
+
+// Each healthy pod and container was noted at each comparison, which was most of the log and of the
+// history of a node. A comparison is noted if it changes something, and once if it finds something new.
+func TestAComparisonThatChangesNothingIsNotNoted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		told := make(notes, 1000)
+		b := start(t, world.Free(), state.Loaded{}, func(p *pod.Ports) { p.Observer = told })
+		defer b.stop()
+		p := b.pod("p1", "")
+		b.run(p, "c1")
+		for _, tt := range []struct {
+			what string
+			do   func()
+			news bool
+		}{
+			{"a day passes", func() { time.Sleep(24 * time.Hour) }, false},
+			{"the shim of both is killed", func() { b.KillShim(p) }, true},
+			{"it stays so", func() {}, false},
+		} {
+			tt.do()
+			for range 3 {
+				if err := b.Relist(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Minute)
+			}
+			compared := 0
+			for len(told) > 0 {
+				if _, ok := (<-told).(event.Compared); ok {
+					compared++
+				}
+			}
+			if (compared > 0) != tt.news || compared > 6 {
+				t.Errorf("%s: %d comparisons are noted", tt.what, compared)
+			}
+		}
 	})
 }
 

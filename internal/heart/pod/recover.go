@@ -182,13 +182,17 @@ const sandboxTimeout = time.Second
 func (r *recovery) act(ctx context.Context, u *unit, inv Inventory) {
 	o, task := r.observe(ctx, u, inv)
 	do := decide(o)
-	if do != actionNone {
-		r.obs.Note(u.id, event.Compared{
-			Phase:   string(o.Phase),
-			Task:    string(o.Task),
-			Process: string(o.Process),
-			Action:  string(do),
-		})
+	was := u.noted
+	u.noted = event.Compared{
+		Phase:   string(o.Phase),
+		Task:    string(o.Task),
+		Process: string(o.Process),
+		Action:  string(do),
+	}
+	// A unit that runs and is watched already stays as it is: that is not an event.
+	same := do == actionWatch && u.compared.Happened() && (o.Task == taskRunning || u.noted == was)
+	if do != actionNone && !same {
+		r.obs.Note(u.id, u.noted)
 	}
 	if r.do(ctx, u, do, task) {
 		u.compared.Happen()

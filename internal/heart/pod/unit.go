@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/event"
 	"berth/internal/base/lane"
 	"berth/internal/heart/state"
 )
@@ -47,6 +48,8 @@ type unit struct {
 	// listening is set while the task witness waits for the task, so that each unit has one wait at
 	// most.
 	listening atomic.Bool
+	// noted is the last comparison of the record with containerd; guarded by task.
+	noted event.Compared
 	// unopened is set if there may be stdio of an earlier berth that could not be opened yet.
 	unopened atomic.Bool
 

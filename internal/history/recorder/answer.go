@@ -21,7 +21,8 @@ const (
 	readTimeout = 2 * time.Second
 	// maxReading is how many answers wait for it at once.
 	maxReading = 4
-	// maxAnswer is how many entries an answer has. The beginning is left out of a longer one.
+	// maxAnswer is how many entries an answer has. Of more that is the last ones, or the first ones of
+	// those since an instant.
 	maxAnswer = 2000
 )
 
@@ -51,7 +52,8 @@ type Query struct {
 	// Around asks for what may explain it, too: what happened to its pod, with all attempts, and to
 	// the node itself.
 	Around bool
-	// Since leaves out what is older, and After what has no higher number.
+	// Since leaves out what is older, and After what has no higher number. With Since an answer begins
+	// there, and may have More.
 	Since time.Time
 	After uint64
 }
@@ -63,6 +65,7 @@ type Answer struct {
 	Name    string      `json:"name,omitempty"`
 	Entries []Entry     `json:"entries"` // oldest first
 	Last    uint64      `json:"last"`    // the number to ask on after
+	More    bool        `json:"more,omitempty"`
 
 	// Of has the names of what the entries are about, by the ID.
 	Of map[string]event.Names `json:"-"`
@@ -104,8 +107,20 @@ func (r *Recorder) Find(ctx context.Context, q Query) (Answer, error) {
 		}
 	}
 	slices.Sort(numbers)
-	left := max(0, len(numbers)-maxAnswer)
-	numbers = numbers[left:]
+	left := 0
+	if q.Since.IsZero() {
+		left = max(0, len(numbers)-maxAnswer)
+		numbers = numbers[left:]
+	} else {
+		if r.ring != nil {
+			i, _ := slices.BinarySearch(numbers, r.ring.before(q.Since))
+			numbers = numbers[i:]
+		}
+		if a.More = len(numbers) > maxAnswer; a.More {
+			numbers = numbers[:maxAnswer]
+			a.Last = numbers[maxAnswer-1]
+		}
+	}
 	found := r.course.find(numbers)
 	r.mu.Unlock()
 

@@ -755,6 +755,45 @@ func TestOneContainerDoesNotFillTheRing(t *testing.T) {
 	})
 }
 
+// What happened since an instant was cut to the last entries before the rest was left out, so that
+// a busy hour had no beginning.
+func TestWhatHappenedSinceIsWhole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		r, kill := start(t, Config{Dir: dir, MaxBytes: segments * minSegment}) // of which a part is dropped
+		for i := range 4 * maxAnswer {
+			r.add(fmt.Sprint("c", i%50), event.ResourcesApplied{Version: uint64(i)}) //nolint:gosec // small
+			time.Sleep(time.Second)
+		}
+		time.Sleep(time.Second)
+		kill()
+		r, _ = start(t, Config{Dir: dir})
+		synctest.Wait()
+		for _, q := range []Query{{Since: time.Now().Add(-5000 * time.Second)}, {Since: time.Now().Add(-100 * time.Second), Of: "c7"}} {
+			want := 4998 // until the kill, and the start
+			if q.Of != "" {
+				want = 2
+			}
+			got, parts := 0, 0
+			for more := true; more; parts++ {
+				a, err := r.Find(t.Context(), q)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, e := range a.Entries {
+					if e.Number <= q.After || e.Kind == "" {
+						t.Errorf("after %d comes %+v", q.After, e)
+					}
+				}
+				got, q.After, more = got+len(a.Entries), a.Last, a.More
+			}
+			if got < want-3 || got > want+3 || parts > 5 {
+				t.Errorf("since %s: %d entries in %d parts, want %d", q.Since, got, parts, want)
+			}
+		}
+	})
+}
+
 // While the disk does not answer, what is in memory is told, and what is missing.
 func TestTheDiskDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

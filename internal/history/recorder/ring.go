@@ -131,6 +131,19 @@ func (g *ring) oldest() uint64 {
 	return g.list[0].first
 }
 
+// before returns a number below which all records in the ring are older than an instant.
+func (g *ring) before(t time.Time) (number uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, s := range g.list {
+		if !s.newest.Before(t) {
+			break
+		}
+		number = s.first + uint64(len(s.offsets))
+	}
+	return number
+}
+
 // all returns the segments.
 func (g *ring) all() []*segment {
 	g.mu.Lock()

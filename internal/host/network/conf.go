@@ -115,6 +115,9 @@ func (n *Network) follow(ctx context.Context, w watcher) error {
 		case <-ctx.Done():
 			return nil
 		case ev := <-events:
+			if rel, err := filepath.Rel(ev.Name, n.cfg.ConfDir); watched != n.cfg.ConfDir && (err != nil || strings.HasPrefix(rel, "..")) {
+				continue // in a parent, beside the way to the directory: it may be berth's own log
+			}
 			if ev.Has(fsnotify.Remove) && ev.Name == watched {
 				watched = ""
 			}
@@ -190,10 +193,12 @@ func (n *Network) reload() (read bool) {
 		n.cfg.Logger.Warn("network configuration not read, retrying", "err", err)
 		return false
 	}
+	said := err != nil && n.mu.why != nil && n.mu.why.Error() == err.Error()
 	changed := n.mu.source != source || (list != nil && n.mu.active != nil && string(list.Bytes) != string(n.mu.active.Bytes))
 	n.mu.active, n.mu.source, n.mu.why, n.mu.own = list, source, err, strings.HasPrefix(source, ownSource)
 	n.mu.Unlock()
 	switch {
+	case said:
 	case err != nil:
 		n.cfg.Logger.Warn("pods cannot be connected to a network", "err", err)
 	case changed:

@@ -80,6 +80,71 @@ type still struct{ exhausted }
 
 func (still) Add(string) error { return nil }
 
+// logged is the watcher of a directory that berth's own log is in.
+type logged struct {
+	still
+	events chan fsnotify.Event
+	log    string
+	lines  int
+}
+
+func (l *logged) Channels() (<-chan fsnotify.Event, <-chan error) { return l.events, nil }
+
+func (l *logged) Write(b []byte) (int, error) {
+	l.lines++
+	select {
+	case l.events <- fsnotify.Event{Name: l.log, Op: fsnotify.Write}:
+	default:
+	}
+	return len(b), nil
+}
+
+// While the directory was missing, and the log in its parent, each line about that was taken for a
+// change, and caused the next one: ten in a second.
+func TestALogBesideTheMissingDirectoryIsNotAChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bin, _ := fake(t)
+		dir := t.TempDir()
+		l := &logged{events: make(chan fsnotify.Event, 1), log: filepath.Join(dir, "berth.log")}
+		n, err := New(Config{
+			ConfDir:  filepath.Join(dir, "cni", "net.d"),
+			BinDirs:  []string{bin},
+			CacheDir: filepath.Join(dir, "cache"),
+			Logger:   slog.New(slog.NewTextHandler(l, nil)),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.watch = func() (watcher, error) { return l, nil }
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- n.Run(ctx) }()
+		for range 100 {
+			time.Sleep(time.Second)
+			l.events <- fsnotify.Event{Name: filepath.Join(dir, "cni"), Op: fsnotify.Chmod} // on the way to it
+		}
+		synctest.Wait()
+		if l.lines > 2 {
+			t.Errorf("the log has %d lines", l.lines)
+		}
+		if err := errors.Join(
+			os.MkdirAll(n.cfg.ConfDir, 0o755),
+			os.WriteFile(filepath.Join(n.cfg.ConfDir, "1.conflist"), conflist("one", ""), 0o600),
+		); err != nil {
+			t.Fatal(err)
+		}
+		l.events <- fsnotify.Event{Name: filepath.Join(dir, "cni"), Op: fsnotify.Create}
+		time.Sleep(time.Second)
+		if got, _, _ := n.Active(); got != "one" {
+			t.Errorf("%q is in use", got)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A read that failed for want of a descriptor was taken for an empty directory, or for a file that
 // is to be skipped, until something changed there: no pod could be run, or with another network.
 func TestAConfigurationThatCannotBeReadIsReadAgain(t *testing.T) {

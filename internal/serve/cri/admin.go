@@ -288,8 +288,42 @@ func (c *Client) Timeline(ctx context.Context, id string) (v json.RawMessage, er
 	return c.History(ctx, recorder.Query{Of: id})
 }
 
-// History returns what happened. A question of nothing is about the node.
-func (c *Client) History(ctx context.Context, q recorder.Query) (v json.RawMessage, err error) {
+// History returns what happened. A question of nothing is about the node. An answer that comes in parts
+// is put together.
+func (c *Client) History(ctx context.Context, q recorder.Query) (json.RawMessage, error) {
+	var entries []json.RawMessage
+	for {
+		v, err := c.history(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		var part struct {
+			Entries []json.RawMessage `json:"entries"`
+			Last    uint64            `json:"last"`
+			More    bool              `json:"more"`
+		}
+		if err := json.Unmarshal(v, &part); err != nil {
+			return nil, err
+		}
+		if !part.More && len(entries) == 0 {
+			return v, nil
+		}
+		if entries = append(entries, part.Entries...); part.More && part.Last > q.After {
+			q.After = part.Last
+			continue
+		}
+		var whole map[string]json.RawMessage
+		if err := json.Unmarshal(v, &whole); err != nil {
+			return nil, err
+		}
+		if whole["entries"], err = json.Marshal(entries); err != nil {
+			return nil, err
+		}
+		return json.Marshal(whole)
+	}
+}
+
+func (c *Client) history(ctx context.Context, q recorder.Query) (v json.RawMessage, err error) {
 	in := map[string]any{"id": q.Of, "node": q.Of == "", "attempts": q.Attempts, "after": strconv.FormatUint(q.After, 10)}
 	if !q.Since.IsZero() {
 		in["since"] = q.Since.Format(time.RFC3339Nano)
