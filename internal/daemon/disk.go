@@ -152,7 +152,7 @@ func (d *disk) space(ctx context.Context, path string) (total, free uint64) {
 	}()
 	select {
 	case st := <-answer:
-		return st.Blocks * uint64(st.Bsize), st.Bavail * uint64(st.Bsize) //nolint:gosec // Bsize is not negative
+		return st.Blocks * uint64(st.Bsize), st.Bavail * uint64(st.Bsize)
 	case <-ctx.Done():
 		return 0, 0
 	}

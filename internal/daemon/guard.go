@@ -73,7 +73,7 @@ func persist(ctx context.Context, log *asynclog.Log, what string, f func(context
 		if time.Since(began) > slowestPersist { // it worked for a while
 			wait = firstPersist
 		}
-		pause := wait/2 + rand.N(wait) //nolint:gosec // jitter is not a secret
+		pause := wait/2 + rand.N(wait) // jitter is not a secret
 		log.Warn("cannot "+what+"; trying again", "err", err, "wait", pause)
 		if !retry.Sleep(ctx.Done(), pause) {
 			return

@@ -162,7 +162,7 @@ func closeFDs(fds []int) {
 func keep(store *fdstore.Store, name string, lis *net.UnixListener) error {
 	raw, err := lis.SyscallConn()
 	if err == nil {
-		err = raw.Control(func(fd uintptr) { store.Keep(name, int(fd)) }) //nolint:gosec // a descriptor
+		err = raw.Control(func(fd uintptr) { store.Keep(name, int(fd)) })
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("keep %s for the next berth: %w", lis.Addr(), err), lis.Close())
@@ -172,7 +172,7 @@ func keep(store *fdstore.Store, name string, lis *net.UnixListener) error {
 
 // fromFD makes a listener from a descriptor, which it takes over.
 func fromFD(fd int) (*net.UnixListener, error) {
-	f := os.NewFile(uintptr(fd), "cri") //nolint:gosec // a descriptor
+	f := os.NewFile(uintptr(fd), "cri")
 	defer f.Close()
 	lis, err := net.FileListener(f)
 	if err != nil {
@@ -205,7 +205,7 @@ func leadsTo(path string, lis *net.UnixListener) (same bool, err error) {
 	}
 	cerr := raw.Control(func(fd uintptr) {
 		var file int
-		if file, err = unix.IoctlRetInt(int(fd), siocUnixFile); err != nil { //nolint:gosec // a descriptor
+		if file, err = unix.IoctlRetInt(int(fd), siocUnixFile); err != nil {
 			return
 		}
 		defer unix.Close(file)
@@ -252,7 +252,7 @@ func newListener(path string) (*net.UnixListener, error) {
 	// the socket, less the umask, so it is never open to others, not even for a moment.
 	closed := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 		var err error
-		cerr := raw.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), socketMode) }) //nolint:gosec // a descriptor
+		cerr := raw.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), socketMode) })
 		return errors.Join(cerr, err)
 	}}
 	lis, err := closed.Listen(context.Background(), "unix", path)
@@ -281,7 +281,7 @@ func lockDir(path string) (unlock func(), err error) {
 		return nil, err
 	}
 	for end := time.Now().Add(lockTimeout); ; time.Sleep(lockInterval) {
-		err = unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB) //nolint:gosec // a descriptor
+		err = unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
 			return func() { _ = dir.Close() }, nil
 		}

@@ -92,7 +92,7 @@ func installPause(libexec, dir string) (string, error) {
 		return root, nil
 	}
 	next := path + ".new" // a program that runs cannot be written to (ETXTBSY), only replaced
-	//nolint:gosec // a program has to be executable
+	// a program has to be executable
 	if err := errors.Join(os.WriteFile(next, b, 0o755), os.Rename(next, path)); err != nil {
 		return "", fmt.Errorf("install the pause program: %w", err)
 	}

@@ -250,7 +250,7 @@ func TestOutputMayBeLoggedInPieces(t *testing.T) {
 func TestADaemonOfElsewhereHasItsProgramsInPath(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PATH", dir)
-	if err := os.WriteFile(filepath.Join(dir, "crio"), []byte("#!/bin/sh\n"), 0o755); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(filepath.Join(dir, "crio"), []byte("#!/bin/sh\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := compared("crio", ""); err == nil || !strings.Contains(err.Error(), "conmon") || !strings.Contains(err.Error(), "pinns") {

@@ -41,7 +41,7 @@ func (v victim) watch() (<-chan ending, error) {
 			return
 		}
 		close(waiting)
-		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}} //nolint:gosec // a descriptor
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		n, err := unix.Poll(fds, int(bound.Milliseconds()))
 		for errors.Is(err, unix.EINTR) {
 			n, err = unix.Poll(fds, int(bound.Milliseconds()))

@@ -49,7 +49,7 @@ func openAccount(name string) (account, error) {
 // own: 1024 shares for each processor, so that all pods together do not count as one process beside
 // the daemon's.
 func weighPods(name string) error {
-	shares := uint64(1024 * runtime.NumCPU()) //nolint:gosec // it is not negative
+	shares := uint64(1024 * runtime.NumCPU())
 	dir, file, weight := filepath.Join("/sys/fs/cgroup/cpu", name), "cpu.shares", shares
 	if unified() {
 		dir, file, weight = filepath.Join("/sys/fs/cgroup", name), "cpu.weight", cgroups.ConvertCPUSharesToCgroupV2Value(shares)
@@ -113,7 +113,7 @@ func (n *node) timed(rec record, name string, call func() error) error {
 func processorTime(pid int) (time.Duration, error) {
 	const sched = 2 // CPUCLOCK_SCHED: nanoseconds, as the scheduler counts them
 	var t unix.Timespec
-	if err := unix.ClockGettime(int32(^pid)<<3|sched, &t); err != nil { //nolint:gosec // PIDs have 22 bits
+	if err := unix.ClockGettime(int32(^pid)<<3|sched, &t); err != nil {
 		return 0, fmt.Errorf("read processor time of process %d: %w", pid, err)
 	}
 	return time.Duration(t.Nano()), nil

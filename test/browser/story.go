@@ -191,7 +191,7 @@ func (p *Pod) Loop(from, to time.Time, name string, end func(time.Time) event.Ex
 func Day(began time.Time, pods int) *Story {
 	s := &Story{}
 	end := began.Add(24 * time.Hour)
-	r := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same day each time
+	r := rand.New(rand.NewPCG(1, 2)) // the same day each time
 	spaces := []string{"default", "kube-system", "payments", "shop", "batch"}
 	log := []string{"connecting to postgres.payments.svc:5432", "dial tcp 10.96.4.20:5432: connect: connection refused", "giving up after 3 attempts"}
 	s.Tell(began.Add(-time.Minute), "", event.Names{}, event.BerthStarted{Version: "v1.4.0", Boot: "a", After: event.AfterStop})

@@ -52,7 +52,7 @@ func asking(t testing.TB, limit, last time.Duration, ask func() string, name str
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	t.Cleanup(cancel)
-	cmd := exec.CommandContext(ctx, name, args...) //nolint:gosec // of the test
+	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.WaitDelay = last
 	cmd.Cancel = func() error {
 		if !errors.Is(ctx.Err(), context.DeadlineExceeded) { // the test has ended without waiting for it

@@ -110,7 +110,7 @@ func run(ctx context.Context, build, out, only, save string, others []other) (er
 	if err := p.write(&b); err != nil {
 		return err
 	}
-	return errors.Join(append(failed, os.WriteFile(out, b.Bytes(), 0o644))...) //nolint:gosec // a document
+	return errors.Join(append(failed, os.WriteFile(out, b.Bytes(), 0o644))...)
 }
 
 // other is a runtime that somebody else runs.
@@ -149,7 +149,7 @@ func (p *Page) measure(module, build string) (err error) {
 	// the rest names the builder
 	release, _, _ := strings.Cut(unix.ByteSliceToString(u.Release[:]), "-")
 	p.Kernel = release
-	p.GiB = int((i.Totalram*uint64(i.Unit) + 1<<29) >> 30) //nolint:gosec // a size
+	p.GiB = int((i.Totalram*uint64(i.Unit) + 1<<29) >> 30)
 	v, err := exec.Command(filepath.Join(build, "bin/berth"), "--version").Output()
 	if err != nil {
 		return fmt.Errorf("ask berth for its version: %w", err)
@@ -172,7 +172,7 @@ func findCritest(ctx context.Context) (c critest, missing string) {
 		return c, "critest is not in PATH"
 	}
 	c.flags = strings.Fields(os.Getenv("CRITEST_FLAGS"))
-	v, err := exec.CommandContext(ctx, c.program, "-version").CombinedOutput() //nolint:gosec // what the user has in PATH
+	v, err := exec.CommandContext(ctx, c.program, "-version").CombinedOutput() // what the user has in PATH
 	if err != nil {
 		return c, fmt.Sprintf("%s -version: %v", c.program, err)
 	}
@@ -182,7 +182,7 @@ func findCritest(ctx context.Context) (c critest, missing string) {
 			c.version = "version " + of
 		}
 	}
-	help, _ := exec.CommandContext(ctx, c.program, "-help").CombinedOutput() //nolint:gosec // as above; it ends with an error
+	help, _ := exec.CommandContext(ctx, c.program, "-help").CombinedOutput()
 	c.nri = bytes.Contains(help, []byte("-nri-socket"))
 	return c, ""
 }

@@ -56,7 +56,7 @@ func (s subject) run(ctx context.Context, build string, suite critest) (r Result
 	}
 	d := &daemon{build: build, dir: dir}
 	defer func() { left = d.stop(s.name) }()
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // containers in user namespaces go through it
+	if err := os.Chmod(dir, 0o755); err != nil { // containers in user namespaces go through it
 		r.NotRun = err.Error()
 		return r, nil
 	}
@@ -82,7 +82,7 @@ func (s subject) run(ctx context.Context, build string, suite critest) (r Result
 		return r, nil
 	}
 	defer log.Close()
-	cmd := exec.CommandContext(ctx, suite.program, append(args, suite.flags...)...) //nolint:gosec // what the user has in PATH
+	cmd := exec.CommandContext(ctx, suite.program, append(args, suite.flags...)...) // what the user has in PATH
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
 	began := time.Now()
 	ended := cmd.Run() // an error usually means that a check failed, as the report has
@@ -115,7 +115,7 @@ func (d *daemon) spawn(env []string, name string, args ...string) error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(name, args...) //nolint:gosec // a runtime
+	cmd := exec.Command(name, args...)
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

@@ -37,7 +37,7 @@ func (p Page) save(file string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(file, b, 0o644) //nolint:gosec // a result
+	return os.WriteFile(file, b, 0o644)
 }
 
 // saved returns the row of the guest: the saved result, or that there is none. A result of the

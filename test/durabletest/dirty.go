@@ -42,11 +42,10 @@ func CanTell(t *testing.T, dir string) bool {
 // dirty returns how many bytes of a file the kernel has not begun to put onto the disk.
 func dirty(f *os.File) (int64, error) {
 	var has unix.Cachestat_t
-	//nolint:gosec // a descriptor
 	if err := unix.Cachestat(uint(f.Fd()), &unix.CachestatRange{}, &has, 0); err != nil {
 		return 0, fmt.Errorf("ask what the kernel holds of %s: %w", f.Name(), err)
 	}
-	return int64(has.Dirty) * int64(os.Getpagesize()), nil //nolint:gosec // it is far smaller
+	return int64(has.Dirty) * int64(os.Getpagesize()), nil
 }
 
 // AwaitClean waits until a file has at least size bytes, of which the kernel has begun to put all

@@ -49,7 +49,7 @@ func linked(t *testing.T, dir string, size int64) (files, links int) {
 	inodes := map[uint64]int{}
 	err := filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {
-			return nil //nolint:nilerr // what is removed meanwhile
+			return nil // what is removed meanwhile
 		}
 		if st, err := e.Info(); err == nil && st.Size() == size {
 			inodes[st.Sys().(*syscall.Stat_t).Ino]++
@@ -275,7 +275,7 @@ func ingested(t *testing.T, dir string) (most int64) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.Name() != "data" || filepath.Base(filepath.Dir(filepath.Dir(path))) != "ingest" {
-			return nil //nolint:nilerr // what is removed meanwhile
+			return nil // what is removed meanwhile
 		}
 		if st, err := e.Info(); err == nil {
 			most = max(most, st.Size())

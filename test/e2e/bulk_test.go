@@ -43,7 +43,7 @@ func bulk(t *testing.T, n *node.Node, command ...string) (c *runtimeapi.Containe
 		block.WriteString(base64.RawStdEncoding.EncodeToString(raw) + "\n")
 	}
 	path := filepath.Join(n.Dir, "bulk")
-	if err := os.WriteFile(path, block.Bytes(), 0o644); err != nil { //nolint:gosec // a container reads it
+	if err := os.WriteFile(path, block.Bytes(), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	sum := sha256.New()

@@ -34,7 +34,7 @@ func TestAContainerThatRebootsHasOneCode(t *testing.T) {
 			var ids []string
 			for range times {
 				c := node.ContainerConfig("c", "sh", "-c", tc.script)
-				c.Metadata.Attempt = uint32(len(ids)) //nolint:gosec // small
+				c.Metadata.Attempt = uint32(len(ids))
 				c.Linux.SecurityContext.Capabilities = &runtimeapi.Capability{AddCapabilities: []string{"SYS_BOOT"}}
 				id := n.Create(pod, cfg, c)
 				if _, err := n.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: id}); err != nil {

@@ -39,7 +39,7 @@ func executed(t *testing.T, n *node.Node, way, why string) int {
 	if address == nil {
 		t.Fatal("no metrics are served")
 	}
-	resp, err := http.Get("http://" + address[1] + "/metrics") //nolint:noctx // of the test's own berth
+	resp, err := http.Get("http://" + address[1] + "/metrics") // of the test's own berth
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -223,7 +223,7 @@ func TestAPullIsListedWithThePodThatWaits(t *testing.T) {
 		if err != nil || len(list) != 1 {
 			t.Fatalf("%+v %v", list, err)
 		}
-		if list[0].Size < 1<<18 || list[0].Disk < int64(list[0].Size) { //nolint:gosec // a small image
+		if list[0].Size < 1<<18 || list[0].Disk < int64(list[0].Size) {
 			t.Errorf("%+v", list[0])
 		}
 	})

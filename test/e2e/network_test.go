@@ -38,7 +38,7 @@ ADD)
   echo "$result" ;;
 esac
 `
-	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o700); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	return dir

@@ -80,7 +80,7 @@ func TestAnOOMKillBelowTheGroupOfAContainer(t *testing.T) {
 	// below moves the init of a container, and so what it starts, to a group below, and lets it go on.
 	below := func(id string) (dir string, remove func()) {
 		pid := n.Pid(id)
-		own, err := cgroup.Of(uint32(pid)) //nolint:gosec // a pid
+		own, err := cgroup.Of(uint32(pid))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -151,7 +151,7 @@ func TestWhyNamesTheContainerThatAteThePodsMemory(t *testing.T) {
 		r, err := n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: victim, Cmd: []string{"test", "-e", "/tmp/ready"}})
 		return err == nil && r.GetExitCode() == 0
 	})
-	own, err := cgroup.Of(uint32(n.Pid(victim))) //nolint:gosec // a pid
+	own, err := cgroup.Of(uint32(n.Pid(victim)))
 	if err != nil {
 		t.Fatal(err)
 	}

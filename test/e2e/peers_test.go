@@ -179,7 +179,7 @@ func incompressible(t *testing.T, layers, bytes int) (img v1.Image, size int64) 
 
 // metric reads a metric of a host; less than 0 if it cannot be read.
 func metric(h node.Host, name string) float64 {
-	resp, err := http.Get("http://" + h.Address + ":9000/metrics") //nolint:noctx // of the test's own berth
+	resp, err := http.Get("http://" + h.Address + ":9000/metrics") // of the test's own berth
 	if err != nil {
 		return -1
 	}

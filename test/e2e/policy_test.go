@@ -213,7 +213,7 @@ func (p *policed) counted(line string) {
 	if at == nil {
 		p.t.Fatal("no metrics are served")
 	}
-	resp, err := http.Get("http://" + at[1] + "/metrics") //nolint:noctx // of the test's own berth
+	resp, err := http.Get("http://" + at[1] + "/metrics") // of the test's own berth
 	if err != nil {
 		p.t.Fatal(err)
 	}

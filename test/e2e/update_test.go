@@ -23,7 +23,7 @@ import (
 // v2's.
 func setting(t *testing.T, pid int, controller, v1, v2 string) string {
 	t.Helper()
-	dir, err := cgroup.Of(uint32(pid)) //nolint:gosec // a pid
+	dir, err := cgroup.Of(uint32(pid))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -282,7 +282,7 @@ func pipes(t *testing.T) (r, w *os.File) {
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
 		t.Fatal(err)
 	}
-	return os.NewFile(uintptr(p[0]), "pipe"), os.NewFile(uintptr(p[1]), "pipe") //nolint:gosec // descriptors
+	return os.NewFile(uintptr(p[0]), "pipe"), os.NewFile(uintptr(p[1]), "pipe")
 }
 
 // way is one of making a program run.

@@ -58,12 +58,12 @@ func writeFilter(of string) error {
 		return fmt.Errorf("wait until %d has stopped: %w", pid, err)
 	}
 	var code [4096 * 8]byte
-	n, _, errno := unix.Syscall6(unix.SYS_PTRACE, 0x420c, uintptr(pid), 0, uintptr(unsafe.Pointer(&code)), 0, 0) //nolint:gosec // the call takes it
+	n, _, errno := unix.Syscall6(unix.SYS_PTRACE, 0x420c, uintptr(pid), 0, uintptr(unsafe.Pointer(&code)), 0, 0)
 	if errno != 0 {
 		return fmt.Errorf("ask for the filter of %d: %w", pid, errno)
 	}
 	var out []bpf.RawInstruction
-	for at := range int(n) { //nolint:gosec // at most 4096
+	for at := range int(n) {
 		b := code[8*at:]
 		out = append(out, bpf.RawInstruction{Op: binary.NativeEndian.Uint16(b), Jt: b[2], Jf: b[3], K: binary.NativeEndian.Uint32(b[4:])})
 	}
@@ -84,8 +84,8 @@ func machine(t *testing.T, code []bpf.RawInstruction) func(arch, nr uint32, arg 
 			data = binary.BigEndian.AppendUint32(data, word)
 		}
 		for range 6 {
-			data = binary.BigEndian.AppendUint32(data, uint32(arg))     //nolint:gosec // its lower half
-			data = binary.BigEndian.AppendUint32(data, uint32(arg>>32)) //nolint:gosec // its upper half
+			data = binary.BigEndian.AppendUint32(data, uint32(arg))
+			data = binary.BigEndian.AppendUint32(data, uint32(arg>>32))
 		}
 		verdict, err := vm.Run(data)
 		if err != nil {

@@ -184,7 +184,7 @@ func files() specs.POSIXRlimit {
 }
 
 func has(capability int) bool {
-	set, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, uintptr(capability), 0, 0, 0) //nolint:gosec // small
+	set, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, uintptr(capability), 0, 0, 0)
 	return err == nil && set == 1
 }
 

@@ -162,7 +162,7 @@ func TestAnyDescriptorsMayBeOpen(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		out := os.NewFile(uintptr(fd), "null") //nolint:gosec // a descriptor
+		out := os.NewFile(uintptr(fd), "null")
 		p, err := plan.Start(t.Context(), out, out, func(pidfd.Process) error { return nil })
 		_ = out.Close()
 		if err != nil {

@@ -76,7 +76,7 @@ func (c *container) adopt() {
 		left := false
 		for _, child := range children(c.t, nil) {
 			pid, _ := strconv.Atoi(child)
-			st, err := pidfd.ReadStat(uint32(pid)) //nolint:gosec // a pid
+			st, err := pidfd.ReadStat(uint32(pid))
 			if err == nil && st.Program.Command != "berth-exec" {
 				left = true
 				_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)

@@ -287,7 +287,7 @@ func TestABundleOfAFaultReplaysToTheSameVerdicts(t *testing.T) {
 			}
 			for id, st := range ended {
 				v, ok := verdicts[id]
-				if !ok || int32(v.Code) != st.GetExitCode() || v.Reason != st.GetReason() { //nolint:gosec // 0..255
+				if !ok || int32(v.Code) != st.GetExitCode() || v.Reason != st.GetReason() {
 					t.Errorf("the bundle has %v of what ended with %d %s", v, st.GetExitCode(), st.GetReason())
 				}
 			}

@@ -163,7 +163,7 @@ func wedge(t *testing.T, n *node.Node, f *faults) (ids, neighbours []string) {
 			if _, err := n.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: 100}); err != nil {
 				t.Error(err)
 			}
-			node.ExpectExit(t, n.Container(id), int32(i+1), "Error") //nolint:gosec // small
+			node.ExpectExit(t, n.Container(id), int32(i+1), "Error")
 		})
 	}
 	wg.Wait()

@@ -46,7 +46,7 @@ func exhaust(t *testing.T, n *node.Node) (release func()) {
 	}
 	tighten := func() {
 		free := uint64(0)
-		for open := descriptors(t, pid); open[int(free)]; { //nolint:gosec // small
+		for open := descriptors(t, pid); open[int(free)]; {
 			free++
 		}
 		if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: free, Max: usual.Max}, nil); err != nil {
@@ -109,7 +109,7 @@ func (s *starved) run(c *runtimeapi.ContainerConfig, code int) process {
 	s.t.Helper()
 	id := s.Run(s.pod, s.cfg, c)
 	ready(s.Node, id)
-	return process{id, s.Pid(id), int32(code)} //nolint:gosec // small
+	return process{id, s.Pid(id), int32(code)}
 }
 
 // several runs containers that end with a code of their own, from one on.
@@ -208,7 +208,7 @@ func (s *starved) recovers() {
 			return err == nil
 		})
 		if st := s.Ended(id); st.GetExitCode() != 128 || st.GetReason() != "StartError" {
-			node.ExpectExit(s.t, st, int32(40+i), "Error") //nolint:gosec // small
+			node.ExpectExit(s.t, st, int32(40+i), "Error")
 		}
 	}
 	for _, p := range s.staying {

@@ -206,9 +206,9 @@ func TestAFullDiskDelaysTheTruthAndLosesNothing(t *testing.T) {
 			}
 			for i, id := range ids {
 				if kill {
-					expectExact(t, n, id, int32(i+1)) //nolint:gosec // small
+					expectExact(t, n, id, int32(i+1))
 				} else {
-					node.ExpectExit(t, n.Ended(id), int32(i+1), "Error") //nolint:gosec // small
+					node.ExpectExit(t, n.Ended(id), int32(i+1), "Error")
 				}
 				n.Until("the end of "+id+" is published", func() bool { return events.stopped(id) })
 			}

@@ -36,7 +36,7 @@ func run(m *testing.M) int {
 	if built := os.Getenv("BERTH_FAULTY"); built != "" { // where there is no Go
 		b, err := os.ReadFile(built)
 		if err == nil {
-			err = os.WriteFile(faulty, b, 0o700) //nolint:gosec // a program
+			err = os.WriteFile(faulty, b, 0o700)
 		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -188,7 +188,7 @@ func (f *faults) hits(step string) []string {
 // seeded is a source of randomness whose seed is printed, and taken back from BERTH_SEED.
 func seeded(t *testing.T) *rand.Rand {
 	t.Helper()
-	seed := uint64(time.Now().UnixNano()) //nolint:gosec // any number will do
+	seed := uint64(time.Now().UnixNano())
 	if s := os.Getenv("BERTH_SEED"); s != "" {
 		var err error
 		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
@@ -196,7 +196,7 @@ func seeded(t *testing.T) *rand.Rand {
 		}
 	}
 	t.Logf("BERTH_SEED=%d", seed)
-	return rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // to be repeatable
+	return rand.New(rand.NewPCG(seed, 0))
 }
 
 // times is n, multiplied by BERTH_ROUNDS.

@@ -83,7 +83,7 @@ func churn(t *testing.T, n *node.Node, pods, each int, remove bool) map[string]i
 			}
 			pod := resp.GetPodSandboxId()
 			for i := range each {
-				code := int32(i%200 + 1) //nolint:gosec // small
+				code := int32(i%200 + 1)
 				c := node.ContainerConfig(fmt.Sprint("c", i), "sh", "-c", fmt.Sprint("exit ", code))
 				made, err := n.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: pod, SandboxConfig: cfg, Config: c})
 				if err != nil {

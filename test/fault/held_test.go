@@ -193,7 +193,7 @@ func TestTheUsageOfAGroupBelowCounts(t *testing.T) {
 			id := n.Run(n.Pod(cfg), cfg, c)
 			ready(n, id)
 			pid := strconv.Itoa(n.Pid(id))
-			own, err := cgroup.Of(uint32(n.Pid(id))) //nolint:gosec // a pid
+			own, err := cgroup.Of(uint32(n.Pid(id)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -232,7 +232,7 @@ func TestTheUsageOfAGroupBelowCounts(t *testing.T) {
 // moved to, by the one above, or by another one. It returns the group that the process is in.
 func freeze(t *testing.T, pid int, where string) (at string) {
 	t.Helper()
-	dir, err := cgroup.Of(uint32(pid)) //nolint:gosec // a pid
+	dir, err := cgroup.Of(uint32(pid))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -219,7 +219,7 @@ func (r *round) run(rnd *rand.Rand, victim string) {
 	churning, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	for range 3 {
-		own := rand.New(rand.NewPCG(rnd.Uint64(), rnd.Uint64())) //nolint:gosec // to be repeatable
+		own := rand.New(rand.NewPCG(rnd.Uint64(), rnd.Uint64()))
 		wg.Go(func() { r.churn(churning, own) })
 	}
 	pause := func(most time.Duration) { time.Sleep(time.Duration(rnd.Int64N(int64(most)))) }

@@ -256,7 +256,7 @@ func TestDescriptorsGroupsAndPinsAreTakenAway(t *testing.T) {
 		if err := unix.Kill(pid, unix.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
-		node.ExpectExit(t, n.Ended(id), int32(code), "Error") //nolint:gosec // small
+		node.ExpectExit(t, n.Ended(id), int32(code), "Error")
 	}
 	first, pid := run("first", 41)
 	second, next := run("second", 42)

@@ -83,7 +83,7 @@ func TestAnUpgradeIsNotNoticed(t *testing.T) {
 				}
 				_ = waiting.Close()
 
-				expectExact(t, n, ends, int32(40+i)) //nolint:gosec // small
+				expectExact(t, n, ends, int32(40+i))
 				n.Until("all of its output is logged", func() bool { return n.Log(ends) == "ready\nit ends\n" })
 				events := follow(t, n)
 				n.Until("its end is replayed", func() bool { return events.stopped(ends) })

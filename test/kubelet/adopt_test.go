@@ -185,7 +185,7 @@ func (a *adopted) logs(name string) (live string, rotated []string) {
 func (a *adopted) ends(codes map[string]int32, name, pipe, seconds string, code int) {
 	a.t.Helper()
 	a.change("ends", name, "PIPE", a.pipe(pipe), "AFTER", seconds, "CODE", strconv.Itoa(code))
-	codes[name] = int32(code) //nolint:gosec // small
+	codes[name] = int32(code)
 }
 
 // pipe makes a pipe, unless it is there, on which containers wait.

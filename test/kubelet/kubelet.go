@@ -57,7 +57,7 @@ func start(t *testing.T, o node.Options, evented bool, settings ...string) *kube
 		port:    freePort(t),
 		client: &http.Client{
 			Timeout:   30 * time.Second,
-			Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, //nolint:gosec // it signs for itself
+			Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}},
 		},
 	}
 	if _, err := os.Stat(k.program); err != nil {
@@ -312,5 +312,5 @@ func freePort(t testing.TB) int {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // of a TCP listener
+	return l.Addr().(*net.TCPAddr).Port // of a TCP listener
 }

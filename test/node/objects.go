@@ -129,7 +129,7 @@ func (n *Node) Killed(id string) Span {
 	ended := make(chan time.Time, 1)
 	go func() {
 		for {
-			if _, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1); !errors.Is(err, unix.EINTR) { //nolint:gosec // small
+			if _, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1); !errors.Is(err, unix.EINTR) {
 				ended <- time.Now()
 				return
 			}

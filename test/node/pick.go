@@ -71,7 +71,7 @@ func changed(paths []string) bool {
 // pick is a number below n that depends on the seed and the name.
 func pick(seed, name string, n int) int {
 	sum := sha256.Sum256([]byte(seed + "\x00" + name))
-	return int(binary.BigEndian.Uint64(sum[:]) % uint64(n)) //nolint:gosec // below n
+	return int(binary.BigEndian.Uint64(sum[:]) % uint64(n))
 }
 
 // commit is BERTH_PICK, or the commit that is checked out; "" without either, as in an unpacked
@@ -91,5 +91,5 @@ var commit = sync.OnceValue(func() string {
 func git(args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	return exec.CommandContext(ctx, "git", args...).Output() //nolint:gosec // of the test
+	return exec.CommandContext(ctx, "git", args...).Output()
 }

@@ -160,7 +160,7 @@ func (n *Node) beside(stderr *os.File, args ...string) *Process {
 // configuration has another form.
 func (n *Node) OldContainerd() bool {
 	n.t.Helper()
-	out, err := command.New(n.t, n.besideDir()+"/containerd", "--version").Output() //nolint:gosec // of the test
+	out, err := command.New(n.t, n.besideDir()+"/containerd", "--version").Output()
 	if err != nil {
 		n.t.Fatal(err)
 	}

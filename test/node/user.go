@@ -138,7 +138,7 @@ func (u *User) command(limit time.Duration, before string, argv []string) *exec.
 		` + before + `
 		cd ` + u.Home + `
 		exec setpriv --reuid ` + strconv.Itoa(u.id) + ` --regid ` + strconv.Itoa(u.id) + ` --clear-groups --bounding-set=-sys_resource "$@"`
-	cmd := command.Asking(u.t, limit, u.waits, "unshare", append([]string{"--mount", "--propagation", "private", "sh", "-c", script, "sh"}, argv...)...) //nolint:gosec // of the test
+	cmd := command.Asking(u.t, limit, u.waits, "unshare", append([]string{"--mount", "--propagation", "private", "sh", "-c", script, "sh"}, argv...)...)
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + u.Home, "TMPDIR=" + u.Home}
 	return cmd
 }

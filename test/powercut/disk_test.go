@@ -167,7 +167,7 @@ func thinDisk(t *testing.T) (d *disk, bound func(more uint64)) {
 		var st unix.Statfs_t
 		err := unix.Statfs(thin, &st)
 		if err == nil {
-			used := (st.Blocks - st.Bfree) * uint64(st.Bsize) //nolint:gosec // not negative
+			used := (st.Blocks - st.Bfree) * uint64(st.Bsize)
 			err = unix.Mount("", thin, "", unix.MS_REMOUNT, fmt.Sprintf("size=%d", used+more))
 		}
 		if err != nil {

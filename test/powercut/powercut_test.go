@@ -237,14 +237,14 @@ func imageIsWhole(t *testing.T, external bool) {
 // PROPERTIES 39: the power is cut at any instant of pulls and imports. No image that is listed has a
 // wrong file, and no repair asks a registry.
 func TestAPowerCutAtAnyInstantMakesNoImageWrong(t *testing.T) {
-	seed := uint64(time.Now().UnixNano()) //nolint:gosec // not negative
+	seed := uint64(time.Now().UnixNano())
 	if s := os.Getenv("BERTH_SEED"); s != "" {
 		if _, err := fmt.Sscan(s, &seed); err != nil {
 			t.Fatal(err)
 		}
 	}
 	t.Logf("BERTH_SEED=%d", seed)
-	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // instants
+	random := rand.New(rand.NewPCG(seed, 0))
 	d := newDisk(t, fileSystem())
 	reg, asked := registry(t)
 	dir := t.TempDir()

@@ -75,7 +75,7 @@ type simulation struct {
 
 // Run computes a rollout.
 func Run(s Scenario) Result {
-	r := &simulation{s: s, rng: rand.New(rand.NewPCG(s.Seed, 1)), nodes: make([]nodeState, s.Nodes)} //nolint:gosec // to be repeated
+	r := &simulation{s: s, rng: rand.New(rand.NewPCG(s.Seed, 1)), nodes: make([]nodeState, s.Nodes)}
 	for i := range r.nodes {
 		r.nodes[i].have = make([]bool, s.Layers)
 	}

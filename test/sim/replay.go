@@ -664,7 +664,7 @@ func (i *incident) differ() (list []string) {
 			continue
 		}
 		got := bundle.VerdictOf(want.ID, want.Of, event.Exit{
-			Code:     uint32(st.GetExitCode()), //nolint:gosec // 0..255
+			Code:     uint32(st.GetExitCode()),
 			Measured: st.GetReason() != exit.ReasonUnknown,
 			Reason:   st.GetReason(),
 			OOM:      want.OOM,

@@ -181,13 +181,13 @@ func (s *Story) do(st statement) error {
 	case "exit":
 		code, err := st.number("code", 0)
 		first, ferr := st.number("first", -1)
-		if err == nil && first >= 0 && !s.World.ExitApart(s.ID(name), uint32(code), uint32(first)) { //nolint:gosec // 0..255
+		if err == nil && first >= 0 && !s.World.ExitApart(s.ID(name), uint32(code), uint32(first)) {
 			err = fmt.Errorf("%s does not run", name)
 		}
 		if err = errors.Join(err, ferr); err != nil || first >= 0 {
 			return err
 		}
-		if !s.World.Exit(s.ID(name), uint32(code), st.has("oom")) { //nolint:gosec // 0..255
+		if !s.World.Exit(s.ID(name), uint32(code), st.has("oom")) {
 			err = fmt.Errorf("%s does not run", name)
 		}
 		return err

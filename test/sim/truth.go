@@ -13,7 +13,7 @@ import (
 
 // truthLocked compares a status with the truth.
 func (v *Watch) truthLocked(st *runtimeapi.ContainerStatus, final bool) {
-	id, code, reason := st.GetId(), uint32(st.GetExitCode()), st.GetReason() //nolint:gosec // 0..255
+	id, code, reason := st.GetId(), uint32(st.GetExitCode()), st.GetReason()
 	p := v.w.Process(id)
 	switch {
 	case st.GetState() != exited:

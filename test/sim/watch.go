@@ -224,7 +224,7 @@ func (v *Watch) exitLocked(st *runtimeapi.ContainerStatus, seen map[string]*runt
 	// late. A counter that could not be read is read again later.
 	p := v.w.Process(id)
 	late := p != nil && (p.VM || p.Uncounted) && sameCode && before.GetReason() == "Error" && st.GetReason() == "OOMKilled"
-	corrected := firstThread(p, uint32(before.GetExitCode())) //nolint:gosec // 0..255
+	corrected := firstThread(p, uint32(before.GetExitCode()))
 	if !same && !late && !corrected && before.GetReason() != "Unknown" {
 		v.problemLocked("%s had ended with %d %s, and now with %d %s",
 			world.Short(id), before.GetExitCode(), before.GetReason(), st.GetExitCode(), st.GetReason())

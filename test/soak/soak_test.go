@@ -125,7 +125,7 @@ func seed(t *testing.T) uint64 {
 	t.Helper()
 	text := os.Getenv("BERTH_SEED")
 	if text == "" {
-		return rand.Uint64() //nolint:gosec // any number will do
+		return rand.Uint64()
 	}
 	s, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
@@ -146,7 +146,7 @@ func TestAThousandKillsUnderChurn(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode, func(t *testing.T) {
 			t.Logf("BERTH_SEED=%d", number)
-			rnd := rand.New(rand.NewPCG(number, 0)) //nolint:gosec // to be repeatable
+			rnd := rand.New(rand.NewPCG(number, 0))
 			s := newSoak(t, mode == "external", rnd.IntN(2) == 0)
 			defer s.report()
 			for left := max(1, total/len(modes)); left > 0; left -= stretch {
@@ -210,7 +210,7 @@ func (s *soak) stretch(rnd *rand.Rand, kills int) {
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	work := func(f func(<-chan struct{}, *rand.Rand)) {
-		own := rand.New(rand.NewPCG(rnd.Uint64(), rnd.Uint64())) //nolint:gosec // to be repeatable
+		own := rand.New(rand.NewPCG(rnd.Uint64(), rnd.Uint64()))
 		wg.Go(func() {
 			defer func() {
 				if p := recover(); p != nil {

@@ -57,7 +57,7 @@ func (s *soak) pods(stop <-chan struct{}, rnd *rand.Rand) {
 			cfg.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
 		}
 		if rnd.IntN(3) == 0 {
-			cfg.PortMappings = []*runtimeapi.PortMapping{{HostPort: int32(20000 + s.number()%10000), ContainerPort: 80}} //nolint:gosec // small
+			cfg.PortMappings = []*runtimeapi.PortMapping{{HostPort: int32(20000 + s.number()%10000), ContainerPort: 80}}
 		}
 		pod := c.run(cfg)
 		for range 1 + rnd.IntN(3) {

@@ -31,7 +31,7 @@ func (c calls) add(method string, m proto.Message) calls {
 	for i, d := range Methods() {
 		if string(d.Name()) == method {
 			c = append(c, byte(i))
-			c = binary.BigEndian.AppendUint16(c, uint16(len(wire))) //nolint:gosec // a seed is short
+			c = binary.BigEndian.AppendUint16(c, uint16(len(wire)))
 			return append(c, wire...)
 		}
 	}

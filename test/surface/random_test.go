@@ -74,22 +74,22 @@ func scalar(r *rand.Rand, f protoreflect.FieldDescriptor) protoreflect.Value {
 	case protoreflect.BoolKind:
 		return protoreflect.ValueOfBool(r.IntN(2) == 0)
 	case protoreflect.EnumKind:
-		return protoreflect.ValueOfEnum(protoreflect.EnumNumber(r.IntN(f.Enum().Values().Len()+1) - r.IntN(2)*77)) //nolint:gosec // small
+		return protoreflect.ValueOfEnum(protoreflect.EnumNumber(r.IntN(f.Enum().Values().Len()+1) - r.IntN(2)*77))
 	case protoreflect.Int32Kind:
-		return protoreflect.ValueOfInt32(int32(n)) //nolint:gosec // whatever it becomes
+		return protoreflect.ValueOfInt32(int32(n))
 	case protoreflect.Int64Kind:
 		return protoreflect.ValueOfInt64(n)
 	case protoreflect.Uint32Kind:
-		return protoreflect.ValueOfUint32(uint32(n)) //nolint:gosec // whatever it becomes
+		return protoreflect.ValueOfUint32(uint32(n))
 	case protoreflect.Uint64Kind:
-		return protoreflect.ValueOfUint64(uint64(n)) //nolint:gosec // whatever it becomes
+		return protoreflect.ValueOfUint64(uint64(n))
 	}
 	panic("CRI has a field of kind " + f.Kind().String() + ": say how to choose a value of it")
 }
 
 // randomCall is a request that somebody sends, with a few changes.
 func randomCall(seed uint64, from []calls) (method string, wire []byte) {
-	r := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a seed that can be played again
+	r := rand.New(rand.NewPCG(seed, 0)) // a seed that can be played again
 	base := pick(r, from)
 	method, wire, rest := base.next()
 	for len(rest) > 0 && r.IntN(2) == 0 { // one of several
@@ -119,8 +119,8 @@ func randomCall(seed uint64, from []calls) (method string, wire []byte) {
 // with a reason. PROPERTIES 22.
 func TestRequestsAtRandom(t *testing.T) {
 	from := requests()
-	const each = 20                                                                          // calls that a node gets: what one changes, the next ones find
-	for seed := *fromSeed; seed < *fromSeed+uint64(*atRandom) && !t.Failed(); seed += each { //nolint:gosec // not negative
+	const each = 20 // calls that a node gets: what one changes, the next ones find
+	for seed := *fromSeed; seed < *fromSeed+uint64(*atRandom) && !t.Failed(); seed += each {
 		inNode(t, func(t *testing.T, n *node) {
 			for s := seed; s < seed+each; s++ {
 				method, wire := randomCall(s, from)

@@ -213,7 +213,7 @@ func TestDocumentIsMadeFromTheRows(t *testing.T) {
 	path := filepath.Join(root, "docs/cri-fields.md")
 	want := Document()
 	if *update {
-		if err := os.WriteFile(path, want, 0o644); err != nil { //nolint:gosec // a document
+		if err := os.WriteFile(path, want, 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return

@@ -53,7 +53,7 @@ func start(t *testing.T, config, unit string) *host {
 		if err := os.MkdirAll(dropIns, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(dropIns+"/test.conf", []byte(unit), 0o644); err != nil { //nolint:gosec // systemd reads it
+		if err := os.WriteFile(dropIns+"/test.conf", []byte(unit), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		h.systemctl("daemon-reload")

@@ -166,7 +166,7 @@ func startKubeadms(t *testing.T) *kubeadms {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil { //nolint:gosec // systemd reads it
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		k.was[path] = text
@@ -237,7 +237,7 @@ func (k *kubeadms) podRuns(socket string) {
 		return runs
 	})
 	k.until("the kubelet says that the pod is ready", func() bool {
-		resp, err := http.Get("http://127.0.0.1:10255/pods") //nolint:noctx // it is on this host
+		resp, err := http.Get("http://127.0.0.1:10255/pods") // it is on this host
 		if err != nil {
 			return false
 		}

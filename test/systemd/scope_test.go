@@ -190,7 +190,7 @@ case " $* " in *" create "*)
 esac
 exec /usr/local/libexec/berth/runc "$@"
 `
-	if err := os.WriteFile(wrapper, []byte(script), 0o755); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(wrapper, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	h := startInSlices(t, "binary = '"+wrapper+"'\n")

@@ -163,7 +163,7 @@ func (w *World) Watched(id string) bool {
 // Signal implements pod.Kernel.
 func (k kernel) Signal(id string, sig unix.Signal) error {
 	return k.w.do(context.Background(), k.l, "signal", id, func() error {
-		return k.w.signal(k.l.watched[id], uint32(sig)) //nolint:gosec // a signal
+		return k.w.signal(k.l.watched[id], uint32(sig))
 	})
 }
 

@@ -597,7 +597,7 @@ func TestConfigCommands(t *testing.T) {
 	says(t, "config check", out, "valid", drop+" sets log.level\n")
 	out, _ = berth(t, "/s", "config", "show", file)
 	says(t, "config show", out, "# Set in "+drop+", line 2.\nlevel = 'debug'")
-	if err := os.WriteFile(drop, []byte("[log]\nlevel = 'loud'\n"), 0o644); err != nil { //nolint:gosec // it has no secret
+	if err := os.WriteFile(drop, []byte("[log]\nlevel = 'loud'\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	_, problem = berth(t, "/s", "config", "check", file)

@@ -251,7 +251,7 @@ func (a *app) importCommand() *cobra.Command {
 		}
 		what := "importing " + args[0]
 		if st, err := os.Stat(path); err == nil { // if not, the service returns the reason
-			what += ", " + size(uint64(st.Size())) //nolint:gosec // not negative
+			what += ", " + size(uint64(st.Size()))
 		}
 		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
 			defer importProgress(ctx, c, what, path)()

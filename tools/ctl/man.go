@@ -28,7 +28,7 @@ func manCommand() *cobra.Command {
 			return nil, cobra.ShellCompDirectiveFilterDirs
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := os.MkdirAll(args[0], 0o755); err != nil { //nolint:gosec // everybody may read a manual
+			if err := os.MkdirAll(args[0], 0o755); err != nil { // everybody may read a manual
 				return err
 			}
 			root := cmd.Root()
@@ -58,7 +58,7 @@ func manPage(cmd *cobra.Command, dir string) error {
 		return fmt.Errorf("write the manual of %s: %w", cmd.CommandPath(), err)
 	}
 	name := filepath.Join(dir, strings.ReplaceAll(cmd.CommandPath(), " ", "-")+".8")
-	return os.WriteFile(name, bytes.Replace(page.Bytes(), []byte(never), nil, 1), 0o644) //nolint:gosec // everybody may read a manual
+	return os.WriteFile(name, bytes.Replace(page.Bytes(), []byte(never), nil, 1), 0o644) // everybody may read a manual
 }
 
 // everyCommand calls f for a command and all those below it.

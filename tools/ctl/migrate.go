@@ -266,7 +266,7 @@ func (h nodeHost) NodeReady(ctx context.Context, endpoint string, healthz int) e
 	out, err := exec.CommandContext(ctx, kubectl, "--kubeconfig", kubeletClient, "get", "node", strings.ToLower(name), "-o",
 		`jsonpath={.status.nodeInfo.containerRuntimeVersion} {.status.conditions[?(@.type=="Ready")].status}`).Output()
 	if err != nil {
-		return nil //nolint:nilerr // a cluster that does not answer, or knows the node by another name, is no fault of the node
+		return nil // a cluster that does not answer, or knows the node by another name, is no fault of the node
 	}
 	want := ""
 	if loaded, err := config.LoadIfThere(defaultConfig); err == nil && endpoint == "unix://"+loaded.Address {

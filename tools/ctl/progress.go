@@ -55,7 +55,7 @@ func importProgress(ctx context.Context, c *cri.Client, what, path string) (done
 }
 
 func showOnTerminal(what string, ask func(context.Context) stage) (done func()) {
-	if !term.IsTerminal(int(os.Stderr.Fd())) { //nolint:gosec // a descriptor
+	if !term.IsTerminal(int(os.Stderr.Fd())) {
 		return func() {}
 	}
 	return show(os.Stderr, columns, what, ask)
@@ -63,7 +63,7 @@ func showOnTerminal(what string, ask func(context.Context) stage) (done func()) 
 
 // columns is the width of the terminal, or 0 if it is not known.
 func columns() int {
-	n, _, err := term.GetSize(int(os.Stderr.Fd())) //nolint:gosec // a descriptor
+	n, _, err := term.GetSize(int(os.Stderr.Fd()))
 	if err != nil {
 		return 0
 	}
@@ -102,7 +102,7 @@ func imported(p *image.Progress) stage {
 
 // share is how much of the bytes is here.
 func share(p *image.Progress) string {
-	return fmt.Sprintf("%s of %s (%d%%)", size(uint64(max(p.Fetched, 0))), size(uint64(p.Total)), p.Fetched*100/p.Total) //nolint:gosec // not negative
+	return fmt.Sprintf("%s of %s (%d%%)", size(uint64(max(p.Fetched, 0))), size(uint64(p.Total)), p.Fetched*100/p.Total)
 }
 
 // The narrowest useful bar, and the widest.

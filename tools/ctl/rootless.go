@@ -89,7 +89,7 @@ func usersService(args []string) ([]string, error) {
 			return nil, err
 		}
 	}
-	f, err := os.OpenFile(settings, os.O_RDONLY|os.O_CREATE, 0o600) //nolint:gosec // the user's own settings, and not the host's
+	f, err := os.OpenFile(settings, os.O_RDONLY|os.O_CREATE, 0o600) // the user's own settings, and not the host's
 	if err != nil {
 		return nil, fmt.Errorf("open the settings of the user's berth: %w", err)
 	}

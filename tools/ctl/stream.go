@@ -222,7 +222,7 @@ func (s *session) run(ctx context.Context, conn httpstream.Connection) error {
 			return err
 		}
 		defer s.terminal.follow(func(width, height int) {
-			_ = json.NewEncoder(sizes).Encode(remotecommand.TerminalSize{Width: uint16(width), Height: uint16(height)}) //nolint:gosec // cells
+			_ = json.NewEncoder(sizes).Encode(remotecommand.TerminalSize{Width: uint16(width), Height: uint16(height)})
 		})()
 	}
 	detached := make(chan struct{})

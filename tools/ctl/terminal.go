@@ -60,4 +60,4 @@ func (t *terminal) follow(resize func(width, height int)) (stop func()) {
 	}
 }
 
-func descriptor(f *os.File) int { return int(f.Fd()) } //nolint:gosec // a descriptor
+func descriptor(f *os.File) int { return int(f.Fd()) }

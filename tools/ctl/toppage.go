@@ -124,8 +124,8 @@ func (p *topPage) enter() *topPage {
 
 // press carries out a key within the page.
 func (p *topPage) press(key int, screen screenSize) {
-	if _, known := orders[byte(key&0xff)]; known && key < 0x100 && p.table() { //nolint:gosec // a letter
-		p.by = byte(key) //nolint:gosec // a letter
+	if _, known := orders[byte(key&0xff)]; known && key < 0x100 && p.table() {
+		p.by = byte(key)
 		p.order()
 		return
 	}

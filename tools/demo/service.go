@@ -52,7 +52,7 @@ func start(ctx context.Context, o Options, dir string) (*service, error) {
 	// systemd takes the controllers away from cgroups that it has not made, and with them the limits.
 	_, err = os.Stat("/run/systemd/system")
 	systemd := strconv.FormatBool(err == nil)
-	s.cmd = exec.Command(o.Berth, "serve", //nolint:gosec // the demo's own berth
+	s.cmd = exec.Command(o.Berth, "serve",
 		"--config", settings,
 		"--set", "runtimes.runc.systemd_cgroup="+systemd,
 		"--root", filepath.Join(dir, "lib"),
@@ -103,7 +103,7 @@ func start(ctx context.Context, o Options, dir string) (*service, error) {
 // berth runs one command of the started berth's CLI and shows it.
 func (s *service) berth(ctx context.Context, args ...string) error {
 	fmt.Fprintf(s.Out, "\n$ berth %s\n", display(s.dir, args))
-	cmd := exec.CommandContext(ctx, s.Berth, append([]string{"--endpoint", s.address}, args...)...) //nolint:gosec // the demo's own berth
+	cmd := exec.CommandContext(ctx, s.Berth, append([]string{"--endpoint", s.address}, args...)...)
 	cmd.Stdout, cmd.Stderr = s.Out, s.Err
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("berth %s: %w", args[0], err)

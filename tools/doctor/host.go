@@ -181,7 +181,7 @@ func statfs(path string) (FS, error) {
 	if err := unix.Statfs(path, &st); err != nil {
 		return FS{}, fmt.Errorf("ask for the file system of %s: %w", path, err)
 	}
-	size := uint64(st.Bsize) //nolint:gosec,nolintlint // a size is not negative
+	size := uint64(st.Bsize) // a size is not negative
 	return FS{
 		Type:      int64(st.Type),  //nolint:unconvert // other architectures have another type
 		Flags:     int64(st.Flags), //nolint:unconvert // as above

@@ -217,11 +217,11 @@ func (c *canary) shim(ctx context.Context) (fd int, err error) {
 		return -1, err
 	}
 	defer unix.Close(own)
-	st, err := pidfd.ReadStat(uint32(pid)) //nolint:gosec // a pid
+	st, err := pidfd.ReadStat(uint32(pid))
 	if err != nil {
 		return -1, fmt.Errorf("ask for the parent of the canary's process: %w", err)
 	}
-	parent, err := pidfd.ReadStat(uint32(st.Parent)) //nolint:gosec // a pid
+	parent, err := pidfd.ReadStat(uint32(st.Parent))
 	if err != nil {
 		return -1, fmt.Errorf("ask for the canary's shim: %w", err)
 	}

@@ -111,7 +111,7 @@ func (o Options) write(m *manifest, files []file) (changed bool, err error) {
 		}
 	}
 	slices.Sort(m.dirs)
-	//nolint:gosec // everybody may look for programs and manuals
+	// everybody may look for programs and manuals
 	if err := os.MkdirAll(filepath.Dir(m.file), 0o755); err != nil {
 		return false, err
 	}
@@ -119,7 +119,6 @@ func (o Options) write(m *manifest, files []file) (changed bool, err error) {
 		return false, err
 	}
 	for _, f := range todo {
-		//nolint:gosec // as above
 		if err := os.MkdirAll(filepath.Dir(o.on(f.path)), 0o755); err != nil {
 			return false, err
 		}

@@ -303,7 +303,7 @@ func (m *mover) do(ctx context.Context, s Step, e entry) error {
 func clearSocket(ctx context.Context, name string) error {
 	st, err := os.Lstat(name)
 	if err != nil || st.Mode()&fs.ModeSocket == 0 {
-		return nil //nolint:nilerr // there is none
+		return nil // there is none
 	}
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", name)

@@ -32,8 +32,8 @@ func enterGroup() (*group, error) {
 		return nil, fmt.Errorf("%w: berth gives each container a cgroup, and root or systemd has to delegate one to the user: "+
 			"start it by `systemd-run --user --scope -p Delegate=yes berth rootless ...`", err)
 	}
-	_ = unix.Rmdir(filepath.Join(path, own))                   // of one that was killed
-	switch err := os.Mkdir(filepath.Join(path, own), 0o755); { //nolint:gosec // as cgroups are
+	_ = unix.Rmdir(filepath.Join(path, own)) // of one that was killed
+	switch err := os.Mkdir(filepath.Join(path, own), 0o755); {
 	case errors.Is(err, fs.ErrExist):
 		return nil, fmt.Errorf("another berth rootless is in cgroup %s: it needs one for itself", path)
 	case err != nil:

@@ -106,7 +106,7 @@ func (i ids) mapTo(pid int) error {
 			args = append(args, strconv.FormatUint(next, 10), strconv.FormatUint(uint64(s.first), 10), strconv.FormatUint(uint64(s.n), 10))
 			next += uint64(s.n)
 		}
-		if out, err := exec.Command(m.program, args...).CombinedOutput(); err != nil { //nolint:gosec // numbers
+		if out, err := exec.Command(m.program, args...).CombinedOutput(); err != nil {
 			return fmt.Errorf("map IDs: %s: %w: %s", m.program, err, bytes.TrimSpace(out))
 		}
 	}

@@ -41,7 +41,7 @@ func Inside(args []string) (code int, err error) {
 		return 0, fmt.Errorf("wait for the IDs of the user namespace: %w", err)
 	}
 	at := len(os.Args) - len(args)
-	return 0, syscall.Exec("/proc/self/exe", slices.Insert(slices.Clone(os.Args), at, initStep), os.Environ()) //nolint:gosec // this program
+	return 0, syscall.Exec("/proc/self/exe", slices.Insert(slices.Clone(os.Args), at, initStep), os.Environ()) //nolint:gosec // it is this program
 }
 
 // initialize prepares the namespaces for berth, and runs the command.

@@ -79,7 +79,7 @@ func nameServers(names []byte) error {
 		names = []byte("nameserver " + nameserver + "\n")
 	}
 	const file = "/run/resolv.conf"
-	if err := os.WriteFile(file, names, 0o644); err != nil { //nolint:gosec // everybody resolves names
+	if err := os.WriteFile(file, names, 0o644); err != nil {
 		return err
 	}
 	at, err := filepath.EvalSymlinks(resolver)
@@ -94,7 +94,7 @@ func nameServers(names []byte) error {
 		if !strings.HasPrefix(link, "/run/") {
 			return nil
 		}
-		if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil { //nolint:gosec // everybody resolves names
+		if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil {
 			return err
 		}
 		return os.Symlink(file, link)

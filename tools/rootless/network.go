@@ -47,7 +47,7 @@ func startSlirp(pid int, say io.Writer) (end func(), err error) {
 	if err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
-	cmd := exec.Command(program, "--configure", "--mtu=65520", "--disable-host-loopback", //nolint:gosec // of the user's PATH
+	cmd := exec.Command(program, "--configure", "--mtu=65520", "--disable-host-loopback",
 		"--ready-fd=3", "--exit-fd=4", strconv.Itoa(pid), "tap0")
 	cmd.Stderr = say
 	cmd.ExtraFiles = []*os.File{w, stopped}

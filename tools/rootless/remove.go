@@ -26,7 +26,7 @@ func RemoveAll(dir string) error {
 	defer w.Close()
 	// A process that was executed before its IDs are mapped has no capabilities, and rm needs some:
 	// the shell waits for a line that confirms the mapping.
-	child := exec.Command("sh", "-c", `read _ <&3 && exec rm -rf -- "$0"`, dir) //nolint:gosec // a directory of the user's
+	child := exec.Command("sh", "-c", `read _ <&3 && exec rm -rf -- "$0"`, dir) // a directory of the user's
 	var said bytes.Buffer
 	child.Stderr = &said
 	child.ExtraFiles = []*os.File{r}

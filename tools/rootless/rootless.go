@@ -50,14 +50,14 @@ func Run(o Options) (code int, err error) {
 		return 0, err
 	}
 	defer w.Close()
-	child := exec.Command("/proc/self/exe", append(append(o.Inside, encode(o)...), o.Args...)...) //nolint:gosec // this program
+	child := exec.Command("/proc/self/exe", append(append(o.Inside, encode(o)...), o.Args...)...)
 	child.Stdin, child.Stdout, child.Stderr = os.Stdin, os.Stdout, os.Stderr
 	child.ExtraFiles = []*os.File{r}
 	child.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET |
 			unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
 		UseCgroupFD: true,
-		CgroupFD:    int(group.dir.Fd()), //nolint:gosec // a descriptor
+		CgroupFD:    int(group.dir.Fd()),
 	}
 	err = child.Start()
 	_ = r.Close()
@@ -96,7 +96,7 @@ func wait(child *exec.Cmd, signals <-chan os.Signal) (int, error) {
 			switch {
 			case s != os.Interrupt:
 				_ = child.Process.Signal(s)
-			case !term.IsTerminal(int(os.Stdin.Fd())): //nolint:gosec // a descriptor
+			case !term.IsTerminal(int(os.Stdin.Fd())):
 				_ = child.Process.Signal(syscall.SIGTERM)
 			}
 		case err := <-done:

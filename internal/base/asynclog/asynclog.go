@@ -180,7 +180,7 @@ func (l *Log) finish(b batch, err error) {
 	defer l.mu.Unlock()
 	l.mu.size.records -= b.size.records
 	l.mu.size.bytes -= b.size.bytes
-	records := uint64(b.size.records) //nolint:gosec // a count
+	records := uint64(b.size.records)
 	l.mu.finished += records
 	if err != nil {
 		l.dropped.Add(records)

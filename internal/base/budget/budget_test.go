@@ -70,7 +70,7 @@ func TestEachPodHasSomeForSure(t *testing.T) {
 func TestNothingIsKeptOfAPodThatHasNothing(t *testing.T) {
 	seed := time.Now().UnixNano()
 	t.Log("seed", seed)
-	random := rand.New(rand.NewSource(seed)) //nolint:gosec // a test
+	random := rand.New(rand.NewSource(seed))
 	b, has := cakes(), map[string]int64{}
 	for range 10_000 {
 		pod := string(rune('a' + random.Intn(5)))

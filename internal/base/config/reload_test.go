@@ -100,7 +100,7 @@ func TestAConfigurationFileThatIsOpenToOthersIsNamed(t *testing.T) {
 	}
 	write(t, path, secret) // the password is there, and the drop-in file is open to others without one
 	write(t, filepath.Join(drop, "10.toml"), plain)
-	if err := errors.Join(os.Chmod(path, 0o600), os.Chmod(filepath.Join(drop, "10.toml"), 0o644), os.Chmod(drop, 0o770)); err != nil { //nolint:gosec // that is found
+	if err := errors.Join(os.Chmod(path, 0o600), os.Chmod(filepath.Join(drop, "10.toml"), 0o644), os.Chmod(drop, 0o770)); err != nil {
 		t.Fatal(err)
 	}
 	l, err := Load(path)

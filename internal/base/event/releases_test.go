@@ -28,7 +28,7 @@ func TestTheEntriesOfEachReleaseAreRead(t *testing.T) {
 			}
 			b.Write(append(line, '\n'))
 		}
-		if err := os.WriteFile("testdata/releases/"+*writeRelease+".jsonl", b.Bytes(), 0o644); err != nil { //nolint:gosec // a test's file
+		if err := os.WriteFile("testdata/releases/"+*writeRelease+".jsonl", b.Bytes(), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

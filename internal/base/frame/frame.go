@@ -28,7 +28,7 @@ func (f Form) Append(b []byte, number uint64, payload []byte) []byte {
 	at := len(b)
 	b = append(append(b, f.Magic...), f.Epoch[:]...)
 	b = binary.LittleEndian.AppendUint64(b, number)
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(payload))) //nolint:gosec // less than a file
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(payload)))
 	b = binary.LittleEndian.AppendUint32(b, crc32.Update(crc32.Checksum(b[at:], Castagnoli), Castagnoli, payload))
 	return append(b, payload...)
 }

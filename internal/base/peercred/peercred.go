@@ -23,7 +23,7 @@ func Of(conn syscall.Conn) (*unix.Ucred, error) {
 	}
 	var cred *unix.Ucred
 	cerr := raw.Control(func(fd uintptr) {
-		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) //nolint:gosec // a descriptor
+		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	})
 	if err := errors.Join(cerr, err); err != nil {
 		return nil, err

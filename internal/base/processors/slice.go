@@ -41,11 +41,11 @@ func ask(tid int, slice time.Duration) (before time.Duration, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("sched_getattr: %w", err)
 	}
-	before = time.Duration(attr.Runtime) //nolint:gosec // at most 100 ms
+	before = time.Duration(attr.Runtime)
 	if attr.Policy != unix.SCHED_NORMAL {
 		return before, nil // nothing of this has to do with it
 	}
-	attr.Runtime = uint64(slice) //nolint:gosec // as above
+	attr.Runtime = uint64(slice)
 	if err := unix.SchedSetAttr(tid, attr, 0); err != nil {
 		return before, fmt.Errorf("sched_setattr: %w", err)
 	}

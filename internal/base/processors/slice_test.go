@@ -19,7 +19,7 @@ func TestWhatIsDoneBehindLetsOthersGoFirst(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return time.Duration(attr.Runtime) //nolint:gosec // short
+		return time.Duration(attr.Runtime)
 	}
 	before, want := slice(), LongSlice
 	if before == 0 { // Linux before 6.12 does not let a thread ask

@@ -53,7 +53,7 @@ func TestACodeThatThePlugInDidNotWriteDownIsKnown(t *testing.T) {
 				}
 			}
 			f.mu.Lock()
-			f.tasks["c1"].Pid = uint32(program.Process.Pid) //nolint:gosec // a pid
+			f.tasks["c1"].Pid = uint32(program.Process.Pid)
 			if witness == exit.Task {
 				f.waits = map[string]func(context.Context) (*tasks.WaitResponse, error){
 					"c1": func(context.Context) (*tasks.WaitResponse, error) {

@@ -268,7 +268,7 @@ func writeStatus(ct state.ContainerRecord, object adopt.Object) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // as the plug-in makes it
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { // as the plug-in makes it
 		return err
 	}
 	return wholefile.Write(path, text, 0o600, os.Geteuid(), os.Getegid())

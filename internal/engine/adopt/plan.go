@@ -543,7 +543,7 @@ func ended(id string, was containerStatus) exit.Fact {
 	}
 	return exit.Fact{
 		ID:       id,
-		Code:     uint32(was.ExitCode), //nolint:gosec // 0..255
+		Code:     uint32(was.ExitCode),
 		Measured: true,
 		At:       at,
 		Origin:   exit.Task,

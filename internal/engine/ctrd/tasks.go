@@ -259,7 +259,7 @@ func (c *Containerd) StartTask(ctx context.Context, id string) error {
 // KillTask signals the task's init process.
 func (c *Containerd) KillTask(ctx context.Context, id string, sig unix.Signal) error {
 	_, err := askShim(connection.Namespaced(ctx), c, id, func(ctx context.Context) (*emptypb.Empty, error) {
-		return c.client.TaskService().Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(sig)}) //nolint:gosec // a signal
+		return c.client.TaskService().Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(sig)})
 	})
 	if err != nil {
 		return fmt.Errorf("kill task %s: %w", id, connection.Native(err))

@@ -75,7 +75,7 @@ func (s *Server) loads(ctx context.Context, h *aside.Task) error {
 	}
 	if opts.SandboxID != "" {
 		opts.Address = b.GetProtocol() + "+" + b.GetAddress()
-		opts.Version = uint32(b.GetVersion()) //nolint:gosec // 2 or 3
+		opts.Version = uint32(b.GetVersion())
 	}
 	_, err = manager.Start(ctx, h.ID, bundle, opts)
 	return err

@@ -31,7 +31,7 @@ func TestATaskIsTakenUpWithTheProgramThatItWasMadeWith(t *testing.T) {
 	program := func(name string) string {
 		path := filepath.Join(dir, name)
 		text := "#!/bin/sh\necho \"${0##*/} $*\" >>'" + asked + "'\nprintf '\\020\\377\\001'\n"
-		if err := os.WriteFile(path, []byte(text), 0o700); err != nil { //nolint:gosec // a program
+		if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
 			t.Fatal(err)
 		}
 		return path

@@ -83,7 +83,7 @@ func bundlesBelow(state string) (dirs []string, err error) {
 
 // isOwn reports whether a path is a directory of berth's user in which no other user can exchange
 // that user's files.
-func isOwn(path string) (bool, error) { return isOf(path, uint32(os.Geteuid())) } //nolint:gosec // it is positive
+func isOwn(path string) (bool, error) { return isOf(path, uint32(os.Geteuid())) }
 
 // isFixed reports whether only berth's user and the owner of the root directory can exchange that
 // user's files in a directory, or the directory, or one above it: its path leads to the same place
@@ -94,7 +94,7 @@ func isFixed(dir string) (bool, error) {
 		return false, &fs.PathError{Op: "lstat", Path: "/", Err: err}
 	}
 	for ; ; dir = filepath.Dir(dir) {
-		if fixed, err := isOf(dir, root.Uid, uint32(os.Geteuid())); !fixed || dir == "/" { //nolint:gosec // it is positive
+		if fixed, err := isOf(dir, root.Uid, uint32(os.Geteuid())); !fixed || dir == "/" {
 			return fixed, err
 		}
 	}

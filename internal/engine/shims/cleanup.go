@@ -190,7 +190,7 @@ func (c *cleanups) write(ctx context.Context, script, shim, records string) (str
 		}
 		// It is not synced: after a power cut it may be there and empty.
 		if has, err := os.ReadFile(path); err != nil || string(has) != text {
-			if err := errors.Join(os.WriteFile(path+".new", []byte(text), 0o700), os.Rename(path+".new", path)); err != nil { //nolint:gosec // a program
+			if err := errors.Join(os.WriteFile(path+".new", []byte(text), 0o700), os.Rename(path+".new", path)); err != nil {
 				return err
 			}
 		}

@@ -11,7 +11,7 @@ import (
 // A simulation is not about the machine that it runs on: what it asks for is not looked for there.
 func TestNowhereHasNoShims(t *testing.T) {
 	s := Nowhere(slog.New(slog.DiscardHandler))
-	s.Remember(thisID, uint32(os.Getpid())) //nolint:gosec // positive
+	s.Remember(thisID, uint32(os.Getpid()))
 	s.Add(thisID, os.Getppid())
 	if s.knows(thisID) || s.isDoubted(thisID) || s.HasEnded(thisID) || s.BundleLeft(thisID) || s.MakesCleanups() {
 		t.Error("there is a shim, or something is left")

@@ -125,7 +125,7 @@ func (s *Shims) tryAdd(pod string, pid int) error {
 	}
 	cwd, err := os.Readlink(fmt.Sprintf("%s/%d/cwd", procfs, pid))
 	if err != nil {
-		return nil //nolint:nilerr // it is the shim; that it has ended since is seen later
+		return nil // it is the shim; that it has ended since is seen later
 	}
 	s.shown(cwd)
 	return nil

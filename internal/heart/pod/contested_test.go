@@ -64,12 +64,12 @@ func TestAContestedCodeWaitsForTheShim(t *testing.T) {
 				}
 				reason := map[bool]string{true: "Completed", false: "Error"}
 				if now := tc.first; !tc.waits {
-					b.expect(c, exited, int32(now), reason[now == 0]) //nolint:gosec // 0..255
+					b.expect(c, exited, int32(now), reason[now == 0])
 				} else {
-					b.expect(c, exited, int32(tc.code), reason[tc.code == 0]) //nolint:gosec // 0..255
+					b.expect(c, exited, int32(tc.code), reason[tc.code == 0])
 				}
 				time.Sleep(time.Second)
-				b.expect(c, exited, int32(tc.code), reason[tc.code == 0]) //nolint:gosec // 0..255
+				b.expect(c, exited, int32(tc.code), reason[tc.code == 0])
 			})
 		})
 	}

@@ -130,7 +130,7 @@ func (s *statuses) container(u *unit) *runtimeapi.ContainerStatus {
 	}
 	if st.Phase == state.Exited {
 		out.FinishedAt = st.Exit.At.UnixNano()
-		out.ExitCode = int32(st.Exit.ExitCode()) //nolint:gosec // 0..255
+		out.ExitCode = int32(st.Exit.ExitCode())
 		out.Reason, out.Message = st.Exit.Reason(), st.Exit.Detail()
 	}
 	return out

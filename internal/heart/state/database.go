@@ -93,7 +93,7 @@ func (d *database) openForReading() (err error) {
 	if d.db, err = bbolt.Open(d.path, 0o600, options); err != nil {
 		return err
 	}
-	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil { //nolint:gosec // a descriptor
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			err = berrors.ErrTimeout // the error that bbolt returns
 		}

@@ -267,8 +267,8 @@ func decodeEntries(b []byte) (entries []entry, err error) {
 			err, b = fmt.Errorf("%w: a record of its journal cannot be decoded", ErrDamaged), nil
 			return nil
 		}
-		f := b[used : used+int(n)] //nolint:gosec // not more than len(b)
-		b = b[used+int(n):]        //nolint:gosec // likewise
+		f := b[used : used+int(n)]
+		b = b[used+int(n):]
 		return f
 	}
 	for len(b) > 0 {

@@ -172,7 +172,7 @@ func pack(t *testing.T, from, to string) {
 	var z bytes.Buffer
 	w := gzip.NewWriter(&z)
 	_, err = w.Write(b)
-	if err := errorsOf(err, w.Close(), os.WriteFile(to+".gz", z.Bytes(), 0o644)); err != nil { //nolint:gosec // a test's file
+	if err := errorsOf(err, w.Close(), os.WriteFile(to+".gz", z.Bytes(), 0o644)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -204,7 +204,7 @@ func TestWriteRelease(t *testing.T) {
 		return
 	}
 	to, dir := filepath.Join(releases, thisRelease()), t.TempDir()
-	if err := os.MkdirAll(to, 0o755); err != nil { //nolint:gosec // as every directory of the source
+	if err := os.MkdirAll(to, 0o755); err != nil { // as every directory of the source
 		t.Fatal(err)
 	}
 	s := open(t, dir)
@@ -228,7 +228,7 @@ func TestWriteRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	pack(t, filepath.Join(dir, "berth.db"), filepath.Join(to, "closed.db"))
-	if err := os.WriteFile(filepath.Join(to, "records.json"), said(t, all), 0o644); err != nil { //nolint:gosec // a test's file
+	if err := os.WriteFile(filepath.Join(to, "records.json"), said(t, all), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }

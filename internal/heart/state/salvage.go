@@ -264,7 +264,7 @@ func salvage(path string) (Salvage, error) {
 // lock waits as long as bbolt does for another process to close the database.
 func lock(f *os.File) error {
 	for deadline := time.Now().Add(lockTimeout); ; time.Sleep(lockTimeout / 20) {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) //nolint:gosec // a descriptor
+		err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return err
 		}

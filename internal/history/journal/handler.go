@@ -151,7 +151,7 @@ const markSize = 16
 // then, each with its length before it, the text and the names and values of the fields.
 func frame(mark [markSize]byte, text []byte, fields []field) []byte {
 	b := append([]byte(nil), mark[:]...)
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(fields))) //nolint:gosec // a few
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(fields)))
 	b = appendText(b, string(text))
 	for _, f := range fields {
 		b = appendText(appendText(b, f.name), f.value)
@@ -160,7 +160,7 @@ func frame(mark [markSize]byte, text []byte, fields []field) []byte {
 }
 
 func appendText(b []byte, s string) []byte {
-	return append(binary.LittleEndian.AppendUint32(b, uint32(len(s))), s...) //nolint:gosec // a record is bounded
+	return append(binary.LittleEndian.AppendUint32(b, uint32(len(s))), s...)
 }
 
 // unframe reads the first record of b, which begins with a mark, and returns how long it is; 0 if it

@@ -35,7 +35,7 @@ type Tracing struct {
 // connection. The caller closes it.
 func NewTracing(ctx context.Context, cfg config.Tracing) (*Tracing, error) {
 	if cfg.Endpoint == "" {
-		return nil, nil //nolint:nilnil // there is no tracing
+		return nil, nil // there is no tracing
 	}
 	e, err := otlptracegrpc.New(ctx, otlptracegrpc.WithEndpointURL(cfg.Endpoint))
 	if err != nil {

@@ -191,7 +191,7 @@ var errBusy = errors.New("too many answers wait for the disk")
 // read reads records from the disk, until ctx ends.
 func (r *Recorder) read(ctx context.Context, spans []span) (map[uint64][]byte, error) {
 	if len(spans) == 0 {
-		return nil, nil //nolint:nilnil // there is nothing to read
+		return nil, nil // there is nothing to read
 	}
 	if !r.reading.TryAcquire(1) {
 		return nil, errBusy

@@ -18,7 +18,7 @@ func TestTheCourseOfEntries(t *testing.T) {
 		return func(c *course) {
 			for range n {
 				last++
-				c.add(item{last, time.Unix(int64(last), 0), make([]byte, maxBatch/4)}) //nolint:gosec // small
+				c.add(item{last, time.Unix(int64(last), 0), make([]byte, maxBatch/4)})
 			}
 		}
 	}
@@ -26,7 +26,7 @@ func TestTheCourseOfEntries(t *testing.T) {
 		return func(c *course) {
 			for range n {
 				last++
-				c.add(item{last, time.Unix(int64(last), 0), nil}) //nolint:gosec // small
+				c.add(item{last, time.Unix(int64(last), 0), nil})
 			}
 		}
 	}

@@ -305,7 +305,7 @@ func TestATornEndCostsNoMoreThanItself(t *testing.T) {
 		r, kill := start(t, Config{Dir: dir})
 		synctest.Wait() // the entry about the start comes first
 		for i := range 6 {
-			r.add("c1", event.ResourcesApplied{Version: uint64(i)}) //nolint:gosec // small
+			r.add("c1", event.ResourcesApplied{Version: uint64(i)})
 		}
 		time.Sleep(time.Second)
 		kill()
@@ -422,7 +422,7 @@ func TestAFullDiskCostsWhatMemoryCannotHold(t *testing.T) {
 		r, kill := start(t, Config{Dir: dir})
 		first := time.Now()
 		for i := range maxItems + 5000 {
-			r.add("c1", event.ExitCorrected{Exit: event.Exit{Code: uint32(i)}}) //nolint:gosec // small
+			r.add("c1", event.ExitCorrected{Exit: event.Exit{Code: uint32(i)}})
 			if i%4000 == 0 {
 				time.Sleep(3 * time.Second)
 			}
@@ -707,7 +707,7 @@ func TestAThousandPodsStayInTheRing(t *testing.T) {
 		dir := t.TempDir()
 		r, kill := start(t, Config{Dir: dir})
 		for i := range 1000 {
-			r.life(fmt.Sprint("deployment-7d9f8b6c5d-", i), uint32(i%3), uint32(i%2)) //nolint:gosec // small
+			r.life(fmt.Sprint("deployment-7d9f8b6c5d-", i), uint32(i%3), uint32(i%2))
 			if i%100 == 0 {
 				time.Sleep(200 * time.Millisecond)
 			}

@@ -108,7 +108,7 @@ func (g *ring) next() uint64 {
 		return last.first + uint64(len(last.offsets))
 	}
 	// No more records can be in what was not read of it.
-	return last.first + uint64(max(last.bytes, g.size))/frame.Header + uint64(len(last.offsets)) + 1 //nolint:gosec // a size
+	return last.first + uint64(max(last.bytes, g.size))/frame.Header + uint64(len(last.offsets)) + 1
 }
 
 // writes returns which segment is written, by its first number; 0 if the next write makes one.
@@ -235,7 +235,7 @@ func (s *segment) place(number uint64, at int64) {
 	for s.first+uint64(len(s.offsets)) < number {
 		s.offsets = append(s.offsets, 0)
 	}
-	s.offsets = append(s.offsets, uint32(at)) //nolint:gosec // a segment is small
+	s.offsets = append(s.offsets, uint32(at))
 }
 
 // append writes items behind the last record, and makes a segment where there is none, or where the

@@ -190,7 +190,7 @@ func TestAGroupThatWasLeftIsRemovedWithWhatRunsInIt(t *testing.T) {
 			break
 		}
 	}
-	if of, err := Of(uint32(cmd.Process.Pid)); err != nil || of != Dir(path+"/child") { //nolint:gosec // a PID
+	if of, err := Of(uint32(cmd.Process.Pid)); err != nil || of != Dir(path+"/child") {
 		t.Errorf("it is in %s, not in %s: %v", of, Dir(path+"/child"), err)
 	}
 	ended := make(chan error, 1)

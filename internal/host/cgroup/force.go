@@ -42,7 +42,7 @@ func Force(dir string, p pidfd.Process) (held string, err error) {
 		errs = append(errs, leaveFrozen(pid))
 	}
 	if others := slices.DeleteFunc(pids, func(pid int) bool { return pid == int(p.Pid) }); len(others) > 0 && strings.Contains(held, waitsForOthers) {
-		held += fmt.Sprintf(" for %d others, of which %s", len(others), heldBy(uint32(others[0]))) //nolint:gosec // a pid
+		held += fmt.Sprintf(" for %d others, of which %s", len(others), heldBy(uint32(others[0])))
 	}
 	return held, errors.Join(errs...)
 }

@@ -86,7 +86,7 @@ func TestAKilledProcessOfAFrozenGroupEnds(t *testing.T) {
 				ended := make(chan struct{})
 				go func() { _ = cmd.Wait(); close(ended) }()
 				if by == "force" {
-					held, err := Force(dir, pidfd.Process{Pid: uint32(cmd.Process.Pid)}) //nolint:gosec // a pid
+					held, err := Force(dir, pidfd.Process{Pid: uint32(cmd.Process.Pid)})
 					if err != nil {
 						t.Error(err)
 					}

@@ -156,7 +156,7 @@ func (g *Groups) New(id string) (*Group, error) {
 
 // FD returns the descriptor of the group, as clone3(2) takes it. It is open until Finish or
 // Abandon.
-func (c *Group) FD() int { return int(c.dir.Fd()) } //nolint:gosec // a descriptor
+func (c *Group) FD() int { return int(c.dir.Fd()) }
 
 // Kill sends SIGKILL to everything in the group, and waits for nothing.
 func (c *Group) Kill() error {

@@ -43,7 +43,7 @@ func NewOOMWatch() (*OOMWatch, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watch for OOM kills: %w", err)
 	}
-	w.file = os.NewFile(uintptr(fd), "oom") //nolint:gosec // a descriptor
+	w.file = os.NewFile(uintptr(fd), "oom")
 	return w, nil
 }
 
@@ -77,7 +77,7 @@ func (w *OOMWatch) Watch(id, dir string) (all bool, err error) {
 	if err != nil {
 		return false, cannotWatch(dir, err)
 	}
-	w.dirs[id], w.ids[int32(wd)] = dir, id //nolint:gosec // a small number
+	w.dirs[id], w.ids[int32(wd)] = dir, id
 	return true, nil
 }
 
@@ -108,7 +108,7 @@ func control(file *os.File, f func(fd int) error) error {
 		return err
 	}
 	var ferr error
-	err = c.Control(func(fd uintptr) { ferr = f(int(fd)) }) //nolint:gosec // a descriptor
+	err = c.Control(func(fd uintptr) { ferr = f(int(fd)) })
 	return errors.Join(err, ferr)
 }
 
@@ -121,7 +121,7 @@ func (w *OOMWatch) Forget(id string) {
 		if of == id {
 			delete(w.ids, wd)
 			_ = control(w.file, func(fd int) error { // it has ended already with its group
-				_, err := unix.InotifyRmWatch(fd, uint32(wd)) //nolint:gosec // it comes from there
+				_, err := unix.InotifyRmWatch(fd, uint32(wd))
 				return err
 			})
 		}
@@ -156,7 +156,7 @@ func (w *OOMWatch) named(read []byte) (ids []string) {
 	every := !w.v2
 	seen := map[string]bool{}
 	for w.v2 && len(read) >= unix.SizeofInotifyEvent {
-		wd := int32(binary.NativeEndian.Uint32(read)) //nolint:gosec // as the kernel wrote it
+		wd := int32(binary.NativeEndian.Uint32(read)) // as the kernel wrote it
 		mask := binary.NativeEndian.Uint32(read[4:])
 		read = read[min(len(read), unix.SizeofInotifyEvent+int(binary.NativeEndian.Uint32(read[12:]))):]
 		switch id, ok := w.ids[wd]; {
@@ -249,7 +249,7 @@ func limitHits(dir string) (uint64, error) {
 			return 0, err
 		}
 		if own || both {
-			return uint64(time.Now().UnixNano()), nil //nolint:gosec // positive
+			return uint64(time.Now().UnixNano()), nil
 		}
 		return 0, nil
 	}

@@ -118,7 +118,7 @@ func pipe(t *testing.T, text string) int {
 		t.Fatal(err)
 	}
 	_ = w.Close()
-	return int(r.Fd()) //nolint:gosec // a descriptor
+	return int(r.Fd())
 }
 
 // What one process keeps, the next one inherits under the same ID.

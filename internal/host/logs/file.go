@@ -238,7 +238,7 @@ func (f logFile) look() (size int64, named bool, err error) {
 		return 0, false, err
 	}
 	var st unix.Stat_t
-	cerr := raw.Control(func(fd uintptr) { err = unix.Fstat(int(fd), &st) }) //nolint:gosec // a descriptor
+	cerr := raw.Control(func(fd uintptr) { err = unix.Fstat(int(fd), &st) })
 	return st.Size, st.Nlink > 0, errors.Join(cerr, err)
 }
 
@@ -255,7 +255,7 @@ func openFile(at int, name string) (file, uint64, int64, error) {
 		if err != nil {
 			return nil, 0, 0, refusal(name, err)
 		}
-		f := os.NewFile(uintptr(fd), name) //nolint:gosec // a descriptor
+		f := os.NewFile(uintptr(fd), name)
 		var st unix.Stat_t
 		if err := unix.Fstat(fd, &st); err != nil {
 			return nil, 0, 0, errors.Join(err, f.Close())
@@ -287,8 +287,8 @@ func reopen(at int, name string) (int, error) {
 func openat(at int, name string, flags, mode int) (int, error) {
 	for {
 		fd, err := unix.Openat2(at, name, &unix.OpenHow{
-			Flags:   uint64(flags | unix.O_CLOEXEC | unix.O_NOFOLLOW), //nolint:gosec // flags
-			Mode:    uint64(mode),                                     //nolint:gosec // a mode
+			Flags:   uint64(flags | unix.O_CLOEXEC | unix.O_NOFOLLOW),
+			Mode:    uint64(mode),
 			Resolve: beneath,
 		})
 		if !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) {

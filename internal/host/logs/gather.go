@@ -85,7 +85,7 @@ func (s *stream) watch(watched bool) error {
 func newPipe(fd int, watched bool) (*os.File, error) {
 	// Go's poller watches the file if it does not block when os.NewFile is called.
 	err := unix.SetNonblock(fd, watched)
-	f := os.NewFile(uintptr(fd), "pipe") //nolint:gosec // a descriptor
+	f := os.NewFile(uintptr(fd), "pipe")
 	if err = errors.Join(err, unix.SetNonblock(fd, true)); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}

@@ -90,7 +90,7 @@ func (l *Log) awaitHangUp() {
 	}
 	_ = raw.Read(func(fd uintptr) bool {
 		for {
-			n, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_DONTWAIT) //nolint:gosec // a descriptor
+			n, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_DONTWAIT)
 			switch {
 			case errors.Is(err, unix.EINTR), err == nil && n > 0:
 			default:
@@ -115,7 +115,7 @@ func (l *Log) needsLogger() bool {
 // pipe is in use.
 func inUse(pipe syscall.RawConn) (used bool) {
 	err := pipe.Control(func(fd uintptr) {
-		asked := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}} //nolint:gosec // a descriptor
+		asked := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		n, err := unix.Poll(asked, 0)
 		used = err != nil || n == 0 || asked[0].Revents&unix.POLLHUP == 0 || asked[0].Revents&unix.POLLIN != 0
 	})
@@ -144,7 +144,7 @@ func (l *Log) replaceLogger() error {
 	if err := os.Remove(l.o.in(socket)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return errors.Join(err, closeAll(files))
 	}
-	cmd := exec.Command(l.o.LoggerProgram, "io", l.o.Dir) //nolint:gosec // it is a program of berth's
+	cmd := exec.Command(l.o.LoggerProgram, "io", l.o.Dir) //nolint:gosec // the program is of berth's libexec
 	// without the descriptors that systemd passed to berth
 	cmd.Env = []string{}
 	cmd.Dir = "/"
@@ -186,7 +186,7 @@ func (l *Log) readEnds() (_ []*os.File, err error) {
 		}
 		err = os.ErrClosed
 		if pipe != nil {
-			cerr := pipe.Control(func(fd uintptr) { ends[i], err = os.Open("/proc/self/fd/" + strconv.Itoa(int(fd))) }) //nolint:gosec // a descriptor
+			cerr := pipe.Control(func(fd uintptr) { ends[i], err = os.Open("/proc/self/fd/" + strconv.Itoa(int(fd))) })
 			err = errors.Join(cerr, err)
 		}
 		if err != nil {
@@ -209,7 +209,7 @@ func (l *Log) callsLogger(fd int) error {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return errors.Join(err, unix.Close(fd))
 	}
-	conn := os.NewFile(uintptr(fd), socket) //nolint:gosec // a descriptor
+	conn := os.NewFile(uintptr(fd), socket)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.closed {

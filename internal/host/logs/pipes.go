@@ -184,7 +184,7 @@ func (l *Log) dismiss() {
 	if l.mu.logger != nil {
 		if raw, err := l.mu.logger.SyscallConn(); err == nil {
 			_ = raw.Control(func(fd uintptr) {
-				_ = unix.Send(int(fd), []byte("q"), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT) //nolint:gosec // a descriptor
+				_ = unix.Send(int(fd), []byte("q"), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
 			})
 		}
 	}

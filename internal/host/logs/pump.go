@@ -70,7 +70,7 @@ func newStream(name string, index int) *stream {
 
 // attach gives the stream its pipe. The descriptor is the stream's from now on.
 func (s *stream) attach(fd int) error {
-	_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, pipeSize) //nolint:gosec // a descriptor
+	_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, pipeSize)
 	pipe, err := newPipe(fd, false)
 	if err != nil {
 		return err
@@ -189,7 +189,7 @@ func (s *stream) take() (n int64, err error) {
 		pipe, _, _ = s.source()
 	}
 	werr := pipe.Read(func(fd uintptr) bool {
-		n, err = s.takeNow(int(fd)) //nolint:gosec // a descriptor
+		n, err = s.takeNow(int(fd))
 		return !errors.Is(err, unix.EAGAIN)
 	})
 	if werr != nil {
@@ -209,7 +209,7 @@ func (s *stream) source() (pipe syscall.RawConn, watched, asked bool) {
 // takeFrom takes without waiting. The error is EAGAIN when there is nothing.
 func (s *stream) takeFrom(pipe syscall.RawConn) (n int64, err error) {
 	cerr := pipe.Control(func(fd uintptr) {
-		n, err = s.takeNow(int(fd)) //nolint:gosec // a descriptor
+		n, err = s.takeNow(int(fd))
 	})
 	return n, cmp.Or(cerr, err)
 }
@@ -267,7 +267,7 @@ func (l *Log) answer(s *stream) (err error) {
 	pipe, _, _ := s.source()
 	rest := 0
 	cerr := pipe.Control(func(fd uintptr) {
-		rest, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) //nolint:gosec // a descriptor
+		rest, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ)
 	})
 	err = cmp.Or(cerr, err)
 	for ok := true; err == nil && rest > 0 && ok; {

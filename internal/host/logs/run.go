@@ -31,7 +31,7 @@ func (l *Log) Run(ctx context.Context) error {
 	}
 	all := make(chan struct{})
 	var running atomic.Int32
-	running.Store(int32(len(l.streams))) //nolint:gosec // two at most
+	running.Store(int32(len(l.streams)))
 	for _, s := range l.streams {
 		if !l.enter() {
 			return nil

@@ -185,7 +185,7 @@ func liveHeap() int64 {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc) //nolint:gosec // far below the limit
+	return int64(m.HeapAlloc)
 }
 
 // What a ring returns is what was put into it, whatever the shape, for readers that are fast or
@@ -193,7 +193,7 @@ func liveHeap() int64 {
 func TestARingReturnsWhatWasPut(t *testing.T) {
 	seed := time.Now().UnixNano()
 	t.Log("seed", seed)
-	random := rand.New(rand.NewSource(seed)) //nolint:gosec // a test
+	random := rand.New(rand.NewSource(seed))
 	for range 10 {
 		var all [2][]byte // by stream
 		var order []bool

@@ -36,7 +36,7 @@ func EnterNetwork(path string) error {
 		return fmt.Errorf("open network namespace: %w", err)
 	}
 	defer ns.Close()
-	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil { //nolint:gosec // a descriptor
+	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("enter network namespace %s: %w", path, err)
 	}
 	return nil

@@ -172,7 +172,7 @@ func TestAPodDoesNotReachTheHostsLoopbackAfterAHostPort(t *testing.T) {
 	for _, p := range []Pod{server, intruder} {
 		// What a pod that is root in its network can do.
 		attack := fmt.Sprintf("ip addr del 127.0.0.1/8 dev lo && ip route add 127.0.0.1 via %s dev eth0 && echo 1 >/proc/sys/net/ipv4/conf/eth0/route_localnet", gateway)
-		if out, err := exec.Command("nsenter", "--net="+p.NetNS, "sh", "-c", attack).CombinedOutput(); err != nil { //nolint:gosec // of the test
+		if out, err := exec.Command("nsenter", "--net="+p.NetNS, "sh", "-c", attack).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
@@ -244,7 +244,7 @@ delete*) /bin/rm made ;;
 *) : >made ;;
 esac
 `, bin)
-	if err := os.WriteFile(filepath.Join(bin, "nft"), []byte(script), 0o700); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(filepath.Join(bin, "nft"), []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", bin)

@@ -385,7 +385,7 @@ func TestAPodWithoutAnAddressIsNotConnected(t *testing.T) {
 	}
 	for _, ips := range []string{`[]`, `[{"address":"127.0.0.1/8"},{"address":"::1/128"}]`} {
 		silent := strings.ReplaceAll(string(script), `[{"address":"10.9.9.9/24"}]`, ips)
-		if err := os.WriteFile(filepath.Join(bin, "fake"), []byte(silent), 0o755); err != nil { //nolint:gosec // a program
+		if err := os.WriteFile(filepath.Join(bin, "fake"), []byte(silent), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		_, err := n.Setup(t.Context(), Pod{ID: "a", Name: "a", NetNS: pinned(t)})

@@ -161,7 +161,7 @@ func (n *Network) askPlugins(ctx context.Context, list *libcni.NetworkConfigList
 			if ctx.Err() != nil || unread(err) {
 				return err
 			}
-			return nil //nolint:nilerr // its plug-ins are of an older version, and have no STATUS
+			return nil // its plug-ins are of an older version, and have no STATUS
 		}
 		list = newer
 	}

@@ -92,7 +92,7 @@ func WaitEnd(ctx context.Context, fd int, most time.Duration) Answer {
 }
 
 func poll(fd int, wait time.Duration) Answer {
-	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}} //nolint:gosec // a descriptor
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	for {
 		n, err := unix.Poll(fds, int(wait.Milliseconds()))
 		switch {

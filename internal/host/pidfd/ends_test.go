@@ -54,7 +54,7 @@ func leaveGroup(code uintptr) { _, _, _ = unix.RawSyscall(unix.SYS_EXIT_GROUP, c
 // afterFirst waits until the first thread has ended, while others run.
 func afterFirst() {
 	for {
-		if st, err := ReadStat(uint32(os.Getpid())); err == nil && st.State == 'Z' { //nolint:gosec // a pid
+		if st, err := ReadStat(uint32(os.Getpid())); err == nil && st.State == 'Z' {
 			return
 		}
 		_ = unix.Nanosleep(&unix.Timespec{Nsec: 1e6}, nil)
@@ -289,7 +289,7 @@ func TestEachWayToEndHasOneCode(t *testing.T) {
 			}
 			defer unix.Close(fd)
 			// One watcher reads the zombie, the other comes once it was reaped.
-			if _, err := h.Watch("zombie", Process{Pid: uint32(pid)}); err != nil { //nolint:gosec // a pid
+			if _, err := h.Watch("zombie", Process{Pid: uint32(pid)}); err != nil {
 				t.Fatal(err)
 			}
 			if w.traced {
@@ -306,7 +306,7 @@ func TestEachWayToEndHasOneCode(t *testing.T) {
 			end()
 			told := untilEnded(t, pid)
 			zombie := h.last("zombie")
-			st, err := ReadStat(uint32(pid)) //nolint:gosec // a pid
+			st, err := ReadStat(uint32(pid))
 			if err != nil || st.State != 'Z' || st.Threads != 1 {
 				t.Fatalf("stat of the zombie: %+v, %v", st, err)
 			}
@@ -331,7 +331,7 @@ func TestEachWayToEndHasOneCode(t *testing.T) {
 			if known && !slices.Contains(first, code) {
 				t.Errorf("after it was reaped: %d, want one of %v", code, first)
 			}
-			late := &watch{id: "reaped", fd: fd, proc: Process{Pid: uint32(pid)}} //nolint:gosec // a pid
+			late := &watch{id: "reaped", fd: fd, proc: Process{Pid: uint32(pid)}}
 			var f exit.Fact
 			h.measure(&f, late, true)
 			if f.Measured != known || f.FirstThread != known || known && f.Code != code {
@@ -366,9 +366,9 @@ func untilEnded(t *testing.T, pid int) (code uint32) {
 	// si_code and, behind si_pid and si_uid, si_status.
 	status := *(*int32)(unsafe.Add(unsafe.Pointer(&info), 24))
 	if info.Code == 1 { // CLD_EXITED
-		return uint32(status) //nolint:gosec // 0..255
+		return uint32(status)
 	}
-	return 128 + uint32(status) //nolint:gosec // a signal
+	return 128 + uint32(status)
 }
 
 // PROPERTIES 49: the stat of a zombie is read while its parent reaps it. It says Z, and has no
@@ -399,7 +399,7 @@ func TestACodeOfTheFirstThreadIsNotTakenForTheProcesss(t *testing.T) {
 	for n := range 50 {
 		id := strconv.Itoa(n)
 		pid, end := way{flags: unix.CLONE_NEWPID, call: &c}.begin(t)
-		if _, err := h.Watch(id, Process{Pid: uint32(pid)}); err != nil { //nolint:gosec // a pid
+		if _, err := h.Watch(id, Process{Pid: uint32(pid)}); err != nil {
 			t.Fatal(err)
 		}
 		end()

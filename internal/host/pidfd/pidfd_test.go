@@ -358,7 +358,7 @@ func (s *shelf) Drop(id string) {
 func TestAnExitThatNobodySawHasNoInstant(t *testing.T) {
 	s := &shelf{fds: map[string]int{}}
 	cmd, end := process(t, "exit 42")
-	p := Process{Pid: uint32(cmd.Process.Pid)} //nolint:gosec // a pid
+	p := Process{Pid: uint32(cmd.Process.Pid)}
 	exact := false
 	t.Run("an earlier berth", func(t *testing.T) {
 		first := collectWith(t, s, nil)

@@ -83,7 +83,7 @@ func killWithin(pid int, space namespace) (killed bool, err error) {
 	}
 	defer unix.Close(fd)
 	if inside, err := isWithin(pid, space); err != nil || !inside {
-		return false, nil //nolint:nilerr // it has ended since
+		return false, nil // it has ended since
 	}
 	switch err := Send(fd, unix.SIGKILL); {
 	case errors.Is(err, ErrGone):

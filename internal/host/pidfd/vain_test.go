@@ -44,7 +44,7 @@ func aThread(t *testing.T) uint32 {
 			<-over
 		})
 		if tid := <-numbers; tid != os.Getpid() {
-			return uint32(tid) //nolint:gosec // a number of a thread
+			return uint32(tid) // a number of a thread
 		}
 	}
 }
@@ -148,7 +148,7 @@ func TestABootIDThatCouldNotBeReadIsReadAgain(t *testing.T) {
 	h := collect(t)
 	cmd, end := process(t, "exit 0")
 	defer func() { end(); _ = cmd.Wait() }()
-	p := Process{Pid: uint32(cmd.Process.Pid), BootID: "another"} //nolint:gosec // a pid
+	p := Process{Pid: uint32(cmd.Process.Pid), BootID: "another"}
 	feed := starve(t, 0)
 	bootID.Lock()
 	bootID.known = ""

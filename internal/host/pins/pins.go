@@ -93,7 +93,7 @@ func (p *Pins) make(r Request) error {
 		made.Names = append(made.Names, "uts")
 	}
 	for _, name := range made.Names {
-		if err := os.WriteFile(p.path(r.ID, name), nil, 0o444); err != nil { //nolint:gosec // a place to mount
+		if err := os.WriteFile(p.path(r.ID, name), nil, 0o444); err != nil {
 			return err
 		}
 	}

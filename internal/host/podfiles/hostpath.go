@@ -88,7 +88,7 @@ func (p *hostPaths) begin(path string) (*look, error) {
 func makeDirectory(path string) error {
 	_, err := os.Stat(path)
 	if os.IsNotExist(err) {
-		err = os.MkdirAll(path, 0o755) //nolint:gosec // as the kubelet makes it
+		err = os.MkdirAll(path, 0o755) // as the kubelet makes it
 	}
 	return err
 }

@@ -35,7 +35,7 @@ func (f *Files) MakeImageVolume(id string, n int) (string, error) {
 func (f *Files) MakeRootfs(id string, uid int) (string, error) {
 	own := f.rootfs(id)
 	dir := filepath.Join(own, "0")
-	err := errors.Join(os.MkdirAll(filepath.Dir(own), 0o711), os.Chmod(filepath.Dir(own), 0o711), //nolint:gosec // the names in it are random
+	err := errors.Join(os.MkdirAll(filepath.Dir(own), 0o711), os.Chmod(filepath.Dir(own), 0o711), // the names in it are random
 		os.MkdirAll(own, 0o700), os.Lchown(own, uid, -1), os.MkdirAll(dir, 0o711), unmount(dir))
 	if err != nil {
 		return "", fmt.Errorf("make directory for the root file system of sandbox %s: %w", id, err)

@@ -80,7 +80,7 @@ func (f *Files) MakeSandbox(s Sandbox) error {
 		return fmt.Errorf("make files of sandbox %s: %w", s.ID, err)
 	}
 	for name, content := range map[string][]byte{"hosts": nil, "hostname": s.Hostname, "resolv.conf": s.ResolvConf} {
-		if err := os.WriteFile(filepath.Join(etc, name), content, 0o644); err != nil { //nolint:gosec // read by any user in the pod
+		if err := os.WriteFile(filepath.Join(etc, name), content, 0o644); err != nil { // read by any user in the pod
 			return fmt.Errorf("make files of sandbox %s: %w", s.ID, err)
 		}
 		if err := os.Lchown(filepath.Join(etc, name), s.UID, s.GID); err != nil {
@@ -139,7 +139,7 @@ func (f *Files) MakeVolume(id string, n int) (string, error) {
 		return "", fmt.Errorf("make volume of container %s: %w", id, err)
 	}
 	dir := filepath.Join(f.volumes(id), strconv.Itoa(n))
-	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // the image's own users read it
+	if err := os.Mkdir(dir, 0o755); err != nil { // the image's own users read it
 		return "", fmt.Errorf("make volume of container %s: %w", id, err)
 	}
 	return dir, nil

@@ -39,7 +39,7 @@ func (f *Files) VolumeUsage(ctx context.Context, id string) (bytes, inodes uint6
 			}
 			counted[st.Ino] = true
 		}
-		bytes += uint64(st.Blocks) * 512 //nolint:gosec // not below 0
+		bytes += uint64(st.Blocks) * 512
 		inodes++
 		return nil
 	})

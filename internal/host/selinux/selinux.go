@@ -40,7 +40,7 @@ type Labels struct {
 // labels can be used all the same.
 func Open() (*Labels, error) {
 	if !selinux.GetEnabled() {
-		return nil, nil //nolint:nilnil // the host has none
+		return nil, nil // the host has none
 	}
 	l := newLabels(library{
 		init:  label.InitLabels,

@@ -40,7 +40,7 @@ func ResourcesOf(s *specs.Spec) *runtimeapi.LinuxContainerResources {
 	}
 	r := s.Linux.Resources
 	if c := r.CPU; c != nil {
-		out.CpuPeriod, out.CpuShares = int64(valueOf(c.Period)), int64(valueOf(c.Shares)) //nolint:gosec // they were int64 in the request
+		out.CpuPeriod, out.CpuShares = int64(valueOf(c.Period)), int64(valueOf(c.Shares)) // they were int64 in the request
 		out.CpuQuota = valueOf(c.Quota)
 		out.CpusetCpus, out.CpusetMems = c.Cpus, c.Mems
 	}

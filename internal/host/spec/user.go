@@ -212,7 +212,7 @@ func idOf(b []byte) (uint32, bool) {
 		}
 		n = n*10 + uint64(c-'0')
 	}
-	return uint32(n), n <= math.MaxInt32 //nolint:gosec // it is only used if it fits
+	return uint32(n), n <= math.MaxInt32 // it is only used if it fits
 }
 
 // entry splits a line of passwd(5) or group(5) into its first fields, of which there must be as

@@ -20,7 +20,7 @@ func TestAFileThatIsNotItsBlobIsFound(t *testing.T) {
 	}
 	replace := func(body string, mode fs.FileMode) func(string) error {
 		return func(path string) error {
-			return errors.Join(os.Remove(path), os.WriteFile(path, []byte(body), 0o600), os.Chmod(path, mode)) //nolint:gosec // a test's mode
+			return errors.Join(os.Remove(path), os.WriteFile(path, []byte(body), 0o600), os.Chmod(path, mode))
 		}
 	}
 	for name, c := range map[string]struct {

@@ -154,7 +154,7 @@ func (x *indexer) attributes(path string) (uint64, error) {
 		}
 		_, _ = d.WriteString(name)
 		_, _ = d.Write([]byte{0})
-		_, _ = d.Write(binary.LittleEndian.AppendUint64(nil, uint64(n))) //nolint:gosec // not negative
+		_, _ = d.Write(binary.LittleEndian.AppendUint64(nil, uint64(n)))
 		_, _ = d.Write(x.buf[:n])
 	}
 	if !own {
@@ -222,7 +222,7 @@ func writeIndex(dir, path string) (err error) {
 	var count uint64
 	var line []byte
 	put := func(name string, e entry) error {
-		line = binary.LittleEndian.AppendUint32(line[:0], uint32(len(name))) //nolint:gosec // a path
+		line = binary.LittleEndian.AppendUint32(line[:0], uint32(len(name)))
 		line = append(line, name...)
 		if line, err = binary.Append(line, binary.LittleEndian, e); err != nil {
 			return err

@@ -76,7 +76,7 @@ func onSmallDisk(t *testing.T, size int, remote bool) *smallDisk {
 func (d *smallDisk) free() int64 {
 	var st unix.Statfs_t
 	try(d.T, unix.Statfs(d.dir, &st))
-	return int64(st.Bavail) * st.Bsize //nolint:gosec // it is small
+	return int64(st.Bavail) * st.Bsize
 }
 
 // fill leaves no page free, and returns what makes room again.

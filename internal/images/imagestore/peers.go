@@ -204,7 +204,7 @@ func (e registryError) Unwrap() error { return e.error }
 // lateWriter writes a blob into the content store, which is asked for a place once there is
 // something to be written: most blobs are with no peer.
 type lateWriter struct {
-	ctx    context.Context //nolint:containedctx // of the one call that writes
+	ctx    context.Context // of the one call that writes
 	store  content.Store
 	desc   ocispec.Descriptor
 	ref    string

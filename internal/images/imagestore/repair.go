@@ -194,7 +194,7 @@ func (rp *repairer) replace(ctx context.Context, item durable.Item, at layerDir,
 	beside := filepath.Dir(at.dir)
 	dir := filepath.Join(beside, remade)
 	index := unpack.IndexOf(at.dir)
-	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(beside, 0o700), os.Mkdir(dir, 0o755)); err != nil { //nolint:gosec // as containerd makes it
+	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(beside, 0o700), os.Mkdir(dir, 0o755)); err != nil {
 		return "", false, err
 	}
 	defer os.RemoveAll(dir)

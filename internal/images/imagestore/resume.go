@@ -161,7 +161,7 @@ func (js *jobs) space(ctx context.Context) (total, free int64, err error) {
 	if err := unix.Statfs(root, &fs); err != nil {
 		return 0, 0, &os.PathError{Op: "statfs", Path: root, Err: err}
 	}
-	return int64(fs.Blocks) * fs.Bsize, int64(fs.Bavail) * fs.Bsize, nil //nolint:gosec // no disk has that many blocks
+	return int64(fs.Blocks) * fs.Bsize, int64(fs.Bavail) * fs.Bsize, nil // no disk has that many blocks
 }
 
 // keptBytes returns what is kept for pulls that may come, and how many bytes there are of all blobs

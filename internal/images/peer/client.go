@@ -286,7 +286,7 @@ func (c *Client) candidates(ctx context.Context, repository string, without map[
 	for _, p := range c.recall(repository) {
 		add(p)
 	}
-	for _, i := range rand.Perm(len(all)) { //nolint:gosec // whom to ask is no secret
+	for _, i := range rand.Perm(len(all)) { // whom to ask is no secret
 		if add(all[i]); len(list) == c.cfg.Ask {
 			break
 		}

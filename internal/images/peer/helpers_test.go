@@ -56,7 +56,7 @@ func (c contents) Open(_ context.Context, repository string, d digest.Digest) (p
 func blob(size int) ([]byte, peer.Blob) {
 	b := make([]byte, size)
 	for i := range b {
-		b[i] = byte(rand.Uint32()) //nolint:gosec // any bytes
+		b[i] = byte(rand.Uint32())
 	}
 	return b, peer.Blob{Repository: repository, Digest: digest.FromBytes(b), Size: int64(size)}
 }
@@ -84,7 +84,7 @@ func (w *world) serves(c peer.Contents, change ...func(*peer.ServerConfig)) stri
 	w.t.Helper()
 	cfg := peer.ServerConfig{
 		Address:  "127.0.0.1:0",
-		Files:    w.ca.Node(fmt.Sprintf("server-%d", rand.Uint64()), peertest.Name), //nolint:gosec // a name
+		Files:    w.ca.Node(fmt.Sprintf("server-%d", rand.Uint64()), peertest.Name),
 		MaxBlobs: 16,
 		Contents: c,
 		Logger:   slog.New(slog.DiscardHandler),
@@ -122,7 +122,7 @@ func (w *world) serves(c peer.Contents, change ...func(*peer.ServerConfig)) stri
 // fake runs a peer that answers as the test says, with a certificate of a peer.
 func (w *world) fake(h http.HandlerFunc) string {
 	w.t.Helper()
-	files := w.ca.Node(fmt.Sprintf("fake-%d", rand.Uint64()), peertest.Name) //nolint:gosec // a name
+	files := w.ca.Node(fmt.Sprintf("fake-%d", rand.Uint64()), peertest.Name)
 	return w.fakeWith(files, h)
 }
 
@@ -151,7 +151,7 @@ func (w *world) client(timeout time.Duration, peers ...string) *peer.Client {
 func (w *world) clientWith(change func(*peer.ClientConfig)) *peer.Client {
 	w.t.Helper()
 	cfg := peer.ClientConfig{
-		Files:   w.ca.Node(fmt.Sprintf("client-%d", rand.Uint64()), peertest.Name), //nolint:gosec // a name
+		Files:   w.ca.Node(fmt.Sprintf("client-%d", rand.Uint64()), peertest.Name),
 		Timeout: generous,
 		Ask:     8,
 		Logger:  slog.New(slog.DiscardHandler),

@@ -57,10 +57,10 @@ func (r request) fence() error {
 	all, err := landlock()
 	// What syncs reads nothing of what the layer has, and opens the directory that all layers are in.
 	if err != nil || r.Work == syncing || r.Work == syncingAll {
-		return nil //nolint:nilerr // berth says it when it starts
+		return nil // berth says it when it starts
 	}
 	attr := unix.LandlockRulesetAttr{Handled_access_fs: all}
-	set, _, errno := syscall.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr.Handled_access_fs), 0) //nolint:gosec // the kernel reads it
+	set, _, errno := syscall.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr.Handled_access_fs), 0)
 	if errno != 0 {
 		return fmt.Errorf("make rules of Landlock: %w", errno)
 	}
@@ -73,8 +73,8 @@ func (r request) fence() error {
 		if err != nil {
 			return &os.PathError{Op: "open", Path: path, Err: err}
 		}
-		rule := unix.LandlockPathBeneathAttr{Allowed_access: rights, Parent_fd: int32(fd)}                                                         //nolint:gosec // a descriptor
-		_, _, errno := syscall.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, set, unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0, 0) //nolint:gosec // the kernel reads it
+		rule := unix.LandlockPathBeneathAttr{Allowed_access: rights, Parent_fd: int32(fd)}
+		_, _, errno := syscall.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, set, unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0, 0)
 		_ = unix.Close(fd)
 		if errno != 0 {
 			return fmt.Errorf("allow %s by Landlock: %w", path, errno)

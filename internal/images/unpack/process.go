@@ -154,7 +154,7 @@ func watchMemory(bytes int64) (*guard, error) {
 	if err != nil {
 		return nil, err
 	}
-	most := uint64(mapped + (2*bytes+spare)*overhead) //nolint:gosec // neither is negative
+	most := uint64(mapped + (2*bytes+spare)*overhead)
 	if err := unix.Setrlimit(unix.RLIMIT_DATA, &unix.Rlimit{Cur: most, Max: most}); err != nil {
 		return nil, err
 	}

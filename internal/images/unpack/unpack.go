@@ -225,7 +225,7 @@ func (r request) run(ctx context.Context, layer io.Reader) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	asked = append(binary.BigEndian.AppendUint32(nil, uint32(len(asked))), asked...) //nolint:gosec // it is far smaller
+	asked = append(binary.BigEndian.AppendUint32(nil, uint32(len(asked))), asked...)
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
 	cmd.Args = []string{processName}
 	cmd.Env = environment

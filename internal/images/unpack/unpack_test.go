@@ -75,7 +75,7 @@ func tarOf(t *testing.T, files ...testimage.File) []byte {
 func TestTheProcessStartsNoOtherProgram(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"igzip", "unpigz"} {
-		try(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\nexit 1\n"), 0o700)) //nolint:gosec // a program
+		try(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\nexit 1\n"), 0o700))
 	}
 	t.Setenv("PATH", dir)
 	layer, err := testimage.Layer(testimage.File{Name: "file"})
@@ -314,7 +314,7 @@ func yields(t *testing.T, pid string) {
 			if err != nil {
 				continue // the thread may have ended
 			}
-			seen = append(seen, fmt.Sprintf("niceness %d, slice %s", attr.Nice, time.Duration(attr.Runtime))) //nolint:gosec // short
+			seen = append(seen, fmt.Sprintf("niceness %d, slice %s", attr.Nice, time.Duration(attr.Runtime)))
 			ok = ok && attr.Nice >= niceLast && (!asks || attr.Runtime == uint64(processors.LongSlice))
 		}
 		if ok && len(seen) > 0 {

@@ -217,7 +217,7 @@ func (f *file) append(lines []wanted, missing int) error {
 	if err == nil {
 		_, err = f.f.Write(b.Bytes())
 		if err == nil {
-			err = unix.Fdatasync(int(f.f.Fd())) //nolint:gosec // a descriptor
+			err = unix.Fdatasync(int(f.f.Fd()))
 		}
 		if err != nil {
 			_ = f.f.Truncate(st.Size()) // a remaining torn line is ended at the next opening

@@ -39,7 +39,7 @@ func link(path, target string) error {
 // unlink removes a link at path that leads to target. Anything else stays.
 func unlink(path, target string) error {
 	if to, err := os.Readlink(path); err != nil || to != target {
-		return nil //nolint:nilerr // there is none
+		return nil // there is none
 	}
 	if err := os.Remove(path); err != nil {
 		return fmt.Errorf("remove the link to %s: %w", target, err)

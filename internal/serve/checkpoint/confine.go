@@ -153,7 +153,7 @@ func mayOf(r *io.SectionReader) (m may, err error) {
 		return nil
 	})
 	for _, id := range ids {
-		m.root = m.root || uint32(id) == 0 //nolint:gosec // as CRIU reads it
+		m.root = m.root || uint32(id) == 0
 	}
 	return m, err
 }
@@ -176,7 +176,7 @@ func ofTask(core []byte) (m may, err error) {
 				case taskSeccomp, taskFilter: // of CRIU before 3.10; they would count instead of the thread's
 					return invalid("its seccomp filter is that of the process and not of each thread")
 				case taskOOMScore:
-					m.oomScore = int(int32(v)) //nolint:gosec // as CRIU reads it
+					m.oomScore = int(int32(v))
 				}
 				return nil
 			})

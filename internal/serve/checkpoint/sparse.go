@@ -83,7 +83,7 @@ func freeBytes(f *os.File) (uint64, error) {
 	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
 		return 0, err
 	}
-	return st.Bavail * uint64(st.Bsize), nil //nolint:gosec // it is not negative
+	return st.Bavail * uint64(st.Bsize), nil
 }
 
 // finish gives the file its length, which the last zeros did not.

@@ -79,7 +79,7 @@ func (adminFake) Disk(context.Context) (any, error) { return Disk{Path: "/x", To
 
 func (adminFake) Bundle(context.Context) (bundle.Node, error) { return bundle.Node{}, nil }
 
-func (adminFake) Why(context.Context, string) (any, error) { return nil, nil } //nolint:nilnil // nobody asks
+func (adminFake) Why(context.Context, string) (any, error) { return nil, nil } // nobody asks
 
 func (adminFake) Timeline(_ context.Context, q recorder.Query) (any, error) {
 	return nil, fmt.Errorf("timeline of %q: %w", q.Of, errdefs.ErrNotFound)

@@ -112,7 +112,7 @@ func (w *wires[M]) wire(m M) ([]byte, error) {
 		size := proto.Size(m)
 		b = make([]byte, 0, protowire.SizeTag(itemField)+protowire.SizeBytes(size))
 		b = protowire.AppendTag(b, itemField, protowire.BytesType)
-		b = protowire.AppendVarint(b, uint64(size)) //nolint:gosec // a size
+		b = protowire.AppendVarint(b, uint64(size))
 		var err error
 		if b, err = (proto.MarshalOptions{UseCachedSize: true}).MarshalAppend(b, m); err != nil {
 			return nil, err

@@ -70,7 +70,7 @@ func New(cfg Config) (_ *Joiner, err error) {
 		return nil, err
 	}
 	var st unix.Statfs_t
-	if err := unix.Fstatfs(int(rawFD(j.proc)), &st); err != nil { //nolint:gosec // a descriptor
+	if err := unix.Fstatfs(int(rawFD(j.proc)), &st); err != nil {
 		return nil, fmt.Errorf("look at /proc: %w", err)
 	}
 	if st.Type != unix.PROC_SUPER_MAGIC {

@@ -33,7 +33,7 @@ func newNull() (_ *null, err error) {
 	if err := unix.Mkdirat(dir, "dev", 0o755); err != nil {
 		return nil, fmt.Errorf("make a null device: %w", err)
 	}
-	err = unix.Mknodat(dir, "dev/null", unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))) //nolint:gosec // small
+	err = unix.Mknodat(dir, "dev/null", unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3)))
 	switch {
 	case errors.Is(err, unix.EPERM) && hostsIsForeign():
 		_ = root.Close()
@@ -69,7 +69,7 @@ func detached() (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("fsmount: %w", err)
 	}
-	return os.NewFile(uintptr(fd), "tmpfs"), nil //nolint:gosec // a descriptor
+	return os.NewFile(uintptr(fd), "tmpfs"), nil
 }
 
 // hostsIsForeign reports whether the host's null device belongs to a user that this user namespace
@@ -87,7 +87,7 @@ func label(device string) error {
 	var b [256]byte
 	n, err := unix.Getxattr(os.DevNull, "security.selinux", b[:])
 	if err != nil || n == 0 {
-		return nil //nolint:nilerr // there is no SELinux
+		return nil // there is no SELinux
 	}
 	return unix.Setxattr(device, "security.selinux", b[:n], 0)
 }
@@ -97,11 +97,11 @@ func (n *null) open() (*os.File, error) {
 	if n.root == nil {
 		return os.Open(os.DevNull)
 	}
-	fd, err := unix.Openat(int(rawFD(n.root)), "dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0) //nolint:gosec // a descriptor
+	fd, err := unix.Openat(int(rawFD(n.root)), "dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open a null device: %w", err)
 	}
-	return os.NewFile(uintptr(fd), os.DevNull), nil //nolint:gosec // likewise
+	return os.NewFile(uintptr(fd), os.DevNull), nil
 }
 
 // close gives the device back. If it is open it stays.

@@ -150,7 +150,7 @@ func planned(id, by string, s *specs.Spec, lastCap uint32) (*plan, error) {
 		GID:     p.User.GID,
 		Keyring: 1,
 		Umask:   asItIs,
-		OOM:     int32(*p.OOMScoreAdj), //nolint:gosec // -1000 to 1000
+		OOM:     int32(*p.OOMScoreAdj),
 		LastCap: lastCap,
 	}
 	if p.NoNewPrivileges {
@@ -194,7 +194,7 @@ func planned(id, by string, s *specs.Spec, lastCap uint32) (*plan, error) {
 			if n < 0 {
 				return nil, refuse(Specification, "it has a capability %q", name)
 			}
-			if uint32(n) <= lastCap { //nolint:gosec // an index
+			if uint32(n) <= lastCap {
 				*set.to |= 1 << n
 			}
 		}
@@ -273,13 +273,13 @@ func (p *plan) encode(args []string, cgroups int, unified bool) ([]byte, error) 
 		return nil, refuse(Specification, "the arguments and the environment are too long")
 	}
 	h := p.head
-	h.Size = uint32(rest.Len())          //nolint:gosec // at most largest
-	h.Groups = uint32(len(p.groups))     //nolint:gosec // as above
-	h.Limits = uint32(len(p.limits))     //nolint:gosec // as above
-	h.Filter = uint32(len(p.filter) / 8) //nolint:gosec // as above
-	h.Args = uint32(len(args))           //nolint:gosec // as above
-	h.Env = uint32(len(p.env))           //nolint:gosec // as above
-	h.Cgroups = uint32(cgroups)          //nolint:gosec // few
+	h.Size = uint32(rest.Len())
+	h.Groups = uint32(len(p.groups))
+	h.Limits = uint32(len(p.limits))
+	h.Filter = uint32(len(p.filter) / 8)
+	h.Args = uint32(len(args))
+	h.Env = uint32(len(p.env))
+	h.Cgroups = uint32(cgroups)
 	if unified {
 		h.Unified = 1
 	}

@@ -197,7 +197,7 @@ func profile(s *specs.LinuxSeccomp) (string, error) {
 		if e == nil {
 			return -1
 		}
-		return int64(*e & 0xffff) //nolint:gosec // masked
+		return int64(*e & 0xffff)
 	}
 	action := func(name specs.LinuxSeccompAction) (uint32, error) {
 		a, ok := actions[name]
@@ -297,7 +297,7 @@ func (f filter) verdict(arch, nr uint32, args [6]uint64) (uint32, error) {
 	// reads.
 	words := []uint32{nr, arch, 0, 0}
 	for _, a := range args {
-		words = append(words, uint32(a), uint32(a>>32)) //nolint:gosec // its halves, in a little endian's order
+		words = append(words, uint32(a), uint32(a>>32)) // its halves, in a little endian's order
 	}
 	var data []byte
 	for _, w := range words {
@@ -307,5 +307,5 @@ func (f filter) verdict(arch, nr uint32, args [6]uint64) (uint32, error) {
 	if err != nil {
 		return 0, refuse(Seccomp, "its filter cannot be run: %v", err)
 	}
-	return uint32(ret), nil //nolint:gosec // what the instruction has
+	return uint32(ret), nil
 }

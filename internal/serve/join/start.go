@@ -41,7 +41,7 @@ func seal(in io.Reader) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("memfd_create: %w", err)
 	}
-	f := os.NewFile(uintptr(fd), "berth-exec") //nolint:gosec // a descriptor
+	f := os.NewFile(uintptr(fd), "berth-exec")
 	_, err = io.Copy(f, in)
 	if err == nil {
 		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SEAL|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE)
@@ -164,7 +164,7 @@ func openFirst(p pidfd.Process) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the container's process: %w", err)
 	}
-	f := os.NewFile(uintptr(fd), "pidfd") //nolint:gosec // a descriptor
+	f := os.NewFile(uintptr(fd), "pidfd")
 	// One that has ended and waits to be reaped cannot be joined.
 	st, err := pidfd.ReadStat(p.Pid)
 	if err == nil && (st.StartTicks != p.StartTicks || st.State == 'Z') {
@@ -189,7 +189,7 @@ func sockets() (ours, theirs *os.File, err error) {
 		_ = unix.Close(fds[1])
 		return nil, nil, fmt.Errorf("make sockets: %w", err)
 	}
-	return os.NewFile(uintptr(fds[0]), "socket"), os.NewFile(uintptr(fds[1]), "socket"), nil //nolint:gosec // descriptors
+	return os.NewFile(uintptr(fds[0]), "socket"), os.NewFile(uintptr(fds[1]), "socket"), nil
 }
 
 // newToken returns a name for a process, as long as possible and unguessable.
@@ -237,7 +237,7 @@ func failure(from *os.File, err error) error {
 // open takes the process that a maker has made. If it is gone by now, the maker reports how it
 // ended.
 func (m *maker) open(pid int) (*Process, error) {
-	fd, identity, err := pidfd.OpenProcess(pidfd.Process{Pid: uint32(pid)}) //nolint:gosec // a pid
+	fd, identity, err := pidfd.OpenProcess(pidfd.Process{Pid: uint32(pid)})
 	if err != nil {
 		return nil, fmt.Errorf("find the process: %w", err)
 	}
@@ -245,7 +245,7 @@ func (m *maker) open(pid int) (*Process, error) {
 		_ = unix.Close(fd)
 		return nil, err
 	}
-	return &Process{maker: m, identity: identity, fd: os.NewFile(uintptr(fd), "pidfd"), ended: make(chan struct{})}, nil //nolint:gosec // a descriptor
+	return &Process{maker: m, identity: identity, fd: os.NewFile(uintptr(fd), "pidfd"), ended: make(chan struct{})}, nil
 }
 
 // executed returns when the program is executed. The socket closes then, and a moment later the
@@ -296,10 +296,10 @@ func (p *Process) watch() {
 		return
 	}
 	if raw, err := p.fd.SyscallConn(); err == nil {
-		_ = raw.Read(func(fd uintptr) bool { return pidfd.Ask(int(fd)) != pidfd.Alive }) //nolint:gosec // a descriptor
+		_ = raw.Read(func(fd uintptr) bool { return pidfd.Ask(int(fd)) != pidfd.Alive })
 		// If orphaned processes are reparented to berth, berth must reap it.
 		_ = raw.Control(func(fd uintptr) {
-			_ = unix.Waitid(unix.P_PIDFD, int(fd), nil, unix.WEXITED|unix.WNOHANG, nil) //nolint:gosec // as above
+			_ = unix.Waitid(unix.P_PIDFD, int(fd), nil, unix.WEXITED|unix.WNOHANG, nil)
 		})
 	}
 }
@@ -338,7 +338,7 @@ func (p *Process) send() error {
 		return nil // it has ended
 	}
 	var sent error
-	if err := raw.Control(func(fd uintptr) { sent = pidfd.Send(int(fd), unix.SIGKILL) }); err != nil { //nolint:gosec // a descriptor
+	if err := raw.Control(func(fd uintptr) { sent = pidfd.Send(int(fd), unix.SIGKILL) }); err != nil {
 		return nil // likewise
 	}
 	if errors.Is(sent, pidfd.ErrGone) {
@@ -361,7 +361,7 @@ func (p *Process) endMaker() {
 			return
 		}
 		var a pidfd.Answer
-		_ = raw.Control(func(fd uintptr) { a = pidfd.Ask(int(fd)) }) //nolint:gosec // a descriptor
+		_ = raw.Control(func(fd uintptr) { a = pidfd.Ask(int(fd)) })
 		if a == pidfd.Gone {
 			p.maker.kill()
 			return

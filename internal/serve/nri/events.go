@@ -205,9 +205,9 @@ func resources(r *api.LinuxResources) (*runtimeapi.LinuxContainerResources, erro
 		}
 	}
 	out := &runtimeapi.LinuxContainerResources{
-		CpuPeriod:              int64(cpu.GetPeriod().GetValue()), //nolint:gosec // a period in microseconds
+		CpuPeriod:              int64(cpu.GetPeriod().GetValue()),
 		CpuQuota:               cpu.GetQuota().GetValue(),
-		CpuShares:              int64(cpu.GetShares().GetValue()), //nolint:gosec // checked when it is applied
+		CpuShares:              int64(cpu.GetShares().GetValue()), // checked when it is applied
 		CpusetCpus:             cpu.GetCpus(),
 		CpusetMems:             cpu.GetMems(),
 		MemoryLimitInBytes:     mem.GetLimit().GetValue(),

@@ -344,7 +344,7 @@ func (s *Service) Ended(_ context.Context, t pod.Target, f exit.Fact) error {
 	ct, known := s.known.change(t.ID, func(c *api.Container) {
 		first = c.State != api.ContainerState_CONTAINER_STOPPED
 		c.State, c.Pid = api.ContainerState_CONTAINER_STOPPED, 0
-		c.FinishedAt, c.ExitCode, c.StatusReason = f.At.UnixNano(), int32(f.ExitCode()), f.Reason() //nolint:gosec // at most 255
+		c.FinishedAt, c.ExitCode, c.StatusReason = f.At.UnixNano(), int32(f.ExitCode()), f.Reason()
 	})
 	if known && first {
 		s.later(event{kind: stopped, pod: s.podOf(t), container: ct})

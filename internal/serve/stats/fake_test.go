@@ -209,7 +209,7 @@ func (n *node) container(podID, id, parent string, cpu uint64) {
 
 func (n *node) process(group string, cpu uint64) state.Process {
 	return state.Process{
-		Process: pidfd.Process{Pid: uint32(os.Getpid())}, //nolint:gosec // a process ID
+		Process: pidfd.Process{Pid: uint32(os.Getpid())},
 		Cgroup:  n.group(group, cpu),
 	}
 }

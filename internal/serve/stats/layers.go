@@ -221,7 +221,7 @@ func (l *layers) measureFilesystem() {
 	defer l.mu.Unlock()
 	l.fs = filesystem{
 		mountpoint: path,
-		bytes:      st.Blocks * uint64(st.Bsize), //nolint:gosec // the size of a block is above 0
+		bytes:      st.Blocks * uint64(st.Bsize), // the size of a block is above 0
 		inodes:     st.Files,
 		inodesFree: st.Ffree,
 		at:         time.Now(),

@@ -128,8 +128,8 @@ func (s *Service) containerMetrics(ctx context.Context, p sandbox, c container, 
 	if resp, err := s.pods.ContainerStatus(ctx, c.item.GetId(), false); err == nil {
 		status = resp.GetStatus()
 	}
-	m.add("container_last_seen", uint64(u.at.Unix()))                                     //nolint:gosec // after 1970
-	m.add("container_start_time_seconds", seconds(uint64(max(status.GetStartedAt(), 0)))) //nolint:gosec // not below 0
+	m.add("container_last_seen", uint64(u.at.Unix()))
+	m.add("container_start_time_seconds", seconds(uint64(max(status.GetStartedAt(), 0))))
 	m.limits(g.limits(u), status.GetResources().GetLinux())
 	if n, err := g.oomKills(); err == nil {
 		m.add("container_oom_events_total", n)
@@ -234,7 +234,7 @@ func (m *metrics) pressure(resource string, p *cgroups.PSIStats) {
 // runtimes convert shares to weights in more than one way.
 func (m *metrics) limits(l limits, asked *runtimeapi.LinuxContainerResources) {
 	const defaultShares, defaultPeriod = 1024, 100_000
-	shares := cmp.Or(l.shares, uint64(max(asked.GetCpuShares(), 0)), defaultShares) //nolint:gosec // not below 0
+	shares := cmp.Or(l.shares, uint64(max(asked.GetCpuShares(), 0)), defaultShares)
 	m.add("container_spec_cpu_shares", shares)
 	m.add("container_spec_cpu_period", cmp.Or(l.period, defaultPeriod))
 	if l.quota > 0 {
@@ -286,7 +286,7 @@ func descriptorsOf(pids []int) (open, sockets uint64, ok bool) {
 		if err != nil {
 			continue // it ended meanwhile
 		}
-		names, _ := f.Readdirnames(maxDescriptors - int(open) + 1) //nolint:gosec // not above maxDescriptors
+		names, _ := f.Readdirnames(maxDescriptors - int(open) + 1)
 		_ = f.Close()
 		if open += uint64(len(names)); open > maxDescriptors {
 			return 0, 0, false

@@ -62,7 +62,7 @@ func (r *rounds[T]) join() *round[T] {
 	w := r.next
 	if w == nil {
 		w = &round[T]{done: make(chan struct{})}
-		w.ctx, w.cancel = context.WithCancel(context.Background())
+		w.ctx, w.cancel = context.WithCancel(context.Background()) //nolint:gosec // run calls it
 		r.next = w
 		if r.now == nil {
 			r.beginLocked(w)

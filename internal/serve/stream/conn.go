@@ -161,7 +161,7 @@ func (c *conn) isGone() bool {
 	}
 	gone := false
 	err = raw.Control(func(fd uintptr) {
-		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}} //nolint:gosec // a descriptor
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 		n, _ := unix.Poll(fds, 0)
 		gone = n > 0
 	})

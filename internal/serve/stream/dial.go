@@ -80,7 +80,7 @@ func dialOne(ctx context.Context, enter func(path string, f func() error) error,
 		return nil, err
 	}
 	err = unix.Connect(fd, to)
-	socket := os.NewFile(uintptr(fd), name(to)) //nolint:gosec // a descriptor
+	socket := os.NewFile(uintptr(fd), name(to))
 	defer socket.Close()
 	if err != nil && !errors.Is(err, unix.EINPROGRESS) && !errors.Is(err, unix.EINTR) {
 		return nil, err
@@ -111,16 +111,16 @@ func awaitConnected(ctx context.Context, socket *os.File) error {
 	defer stop()
 	var failed error
 	err = raw.Write(func(fd uintptr) bool {
-		code, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR) //nolint:gosec // a descriptor
+		code, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR)
 		if err != nil {
 			failed = err
 			return true
 		}
 		if code != 0 {
-			failed = unix.Errno(code) //nolint:gosec // an error number
+			failed = unix.Errno(code)
 			return true
 		}
-		_, err = unix.Getpeername(int(fd)) //nolint:gosec // a descriptor
+		_, err = unix.Getpeername(int(fd))
 		return err == nil
 	})
 	if ctx.Err() != nil {

@@ -27,7 +27,7 @@ func (s *Service) Exec(ctx context.Context, id string, args []string, stdin io.R
 	var code uint32
 	err = s.visited(ctx, Access{What: "exec", Target: t, Args: args, Terminal: terminal}, &c, func() (int32, error) {
 		code, err = s.exec(ctx, t, args, c, terminal)
-		return int32(code), err //nolint:gosec // 0 to 255
+		return int32(code), err
 	})
 	switch {
 	case err != nil:

@@ -88,7 +88,7 @@ func (s *Service) execSync(ctx context.Context, t pod.Target, args []string) (Re
 	}
 	out.drain(ctx.Done()) // the process has ended within its time: its output until now counts
 	r := kept.result()
-	r.Code = int32(p.code) //nolint:gosec // 0 to 255
+	r.Code = int32(p.code)
 	return r, nil
 }
 

@@ -95,7 +95,7 @@ func (f *frames) split() {
 		flags = 0 // the last part ends the stream
 	}
 	binary.BigEndian.PutUint32(f.head[:], f.stream)
-	binary.BigEndian.PutUint32(f.head[4:], uint32(f.rest)) //nolint:gosec // it is short
+	binary.BigEndian.PutUint32(f.head[4:], uint32(f.rest))
 	f.head[4] = flags
 	f.ready = f.head[:8]
 }

@@ -14,7 +14,7 @@ import (
 // dataFrame is the head of a data frame.
 func dataFrame(stream uint32, flags byte, length int) []byte {
 	b := binary.BigEndian.AppendUint32(nil, stream)
-	b = binary.BigEndian.AppendUint32(b, uint32(length)) //nolint:gosec // of a test
+	b = binary.BigEndian.AppendUint32(b, uint32(length))
 	b[4] = flags
 	return b
 }
@@ -23,7 +23,7 @@ func dataFrame(stream uint32, flags byte, length int) []byte {
 func controlFrame(kind uint16, stream uint32, length int) []byte {
 	b := binary.BigEndian.AppendUint16(nil, 0x8003)
 	b = binary.BigEndian.AppendUint16(b, kind)
-	b = binary.BigEndian.AppendUint32(b, uint32(length)) //nolint:gosec // of a test
+	b = binary.BigEndian.AppendUint32(b, uint32(length))
 	b = binary.BigEndian.AppendUint32(b, stream)
 	return append(b, make([]byte, max(0, length-4))...)[:8+length]
 }

@@ -86,7 +86,7 @@ func pipe() (r, w *os.File, err error) {
 		_ = unix.Close(fds[1])
 		return nil, nil, fmt.Errorf("make a pipe: %w", err)
 	}
-	return os.NewFile(uintptr(fds[0]), "pipe"), os.NewFile(uintptr(fds[1]), "pipe"), nil //nolint:gosec // descriptors
+	return os.NewFile(uintptr(fds[0]), "pipe"), os.NewFile(uintptr(fds[1]), "pipe"), nil
 }
 
 // join makes the process without the shim.

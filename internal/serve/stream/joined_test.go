@@ -156,7 +156,7 @@ func TestTheNextBerthEndsWhatIsNoted(t *testing.T) {
 	defer cmd.Process.Kill()
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	st, err := pidfd.ReadStat(uint32(cmd.Process.Pid)) //nolint:gosec // a pid
+	st, err := pidfd.ReadStat(uint32(cmd.Process.Pid))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +176,7 @@ func TestTheNextBerthEndsWhatIsNoted(t *testing.T) {
 		}
 		return p
 	}
-	it := pidfd.Process{Pid: uint32(cmd.Process.Pid), StartTicks: st.StartTicks, BootID: boot} //nolint:gosec // a pid
+	it := pidfd.Process{Pid: uint32(cmd.Process.Pid), StartTicks: st.StartTicks, BootID: boot}
 	for name, change := range map[string]func(p *pidfd.Process){
 		"of another process": func(p *pidfd.Process) { p.StartTicks++ },
 		"of another boot":    func(p *pidfd.Process) { p.BootID = "another" },

@@ -84,7 +84,7 @@ func (f forwardCall) overWebSocket(ctx context.Context, w http.ResponseWriter, r
 	var forwards sync.WaitGroup
 	for i, port := range f.ports {
 		data, problem := s.channels[2*i], s.channels[2*i+1]
-		number := binary.LittleEndian.AppendUint16(nil, uint16(port)) //nolint:gosec // it was checked
+		number := binary.LittleEndian.AppendUint16(nil, uint16(port))
 		_, _ = data.Write(number)
 		_, _ = problem.Write(number)
 		forwards.Go(func() {

@@ -141,7 +141,7 @@ func hasReader(f *os.File) bool {
 	}
 	alone := false
 	err = raw.Control(func(fd uintptr) {
-		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}} //nolint:gosec // a descriptor
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
 		n, perr := unix.Poll(fds, 0)
 		alone = perr == nil && n > 0 && fds[0].Revents&unix.POLLERR != 0
 	})

@@ -162,7 +162,7 @@ func TestAURLIsGoodOnce(t *testing.T) {
 		t.Errorf("%s has no secret", url)
 	}
 	get := func(url string) int {
-		resp, err := http.Get(url) //nolint:gosec,noctx // a URL of this test
+		resp, err := http.Get(url)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -439,7 +439,7 @@ func TestPortForwardTriesBothFamilies(t *testing.T) {
 			w := newWorld(t)
 			port := lis.Addr().(*net.TCPAddr).Port
 			st := newFakeStream("hello")
-			if err := w.service.PortForward(t.Context(), "p1", int32(port), st); err != nil { //nolint:gosec // a port
+			if err := w.service.PortForward(t.Context(), "p1", int32(port), st); err != nil {
 				t.Fatal(err)
 			}
 			if got := st.written(); got != "got hello" {
@@ -457,7 +457,7 @@ func TestPortForwardSaysThatNobodyListens(t *testing.T) {
 	port := lis.Addr().(*net.TCPAddr).Port
 	_ = lis.Close()
 	w := newWorld(t)
-	err = w.service.PortForward(t.Context(), "p1", int32(port), newFakeStream("")) //nolint:gosec // a port
+	err = w.service.PortForward(t.Context(), "p1", int32(port), newFakeStream(""))
 	if err == nil || !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("got %v", err)
 	}

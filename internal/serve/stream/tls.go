@@ -11,7 +11,7 @@ import (
 // are read again for each connection, so that a certificate can be renewed while berth runs.
 func LoadTLS(certFile, keyFile string) (*tls.Config, error) {
 	if certFile == "" {
-		return nil, nil //nolint:nilnil // there is no TLS
+		return nil, nil // there is no TLS
 	}
 	load := func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		cert, err := tls.LoadX509KeyPair(certFile, keyFile)

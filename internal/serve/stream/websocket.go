@@ -74,7 +74,7 @@ func upgradeSocket(w http.ResponseWriter, req *http.Request, protocols []string,
 	}
 	conn.SetPingHandler(s.notePing)
 	for i, u := range uses {
-		c := &channel{socket: s, number: byte(i), use: u} //nolint:gosec // there are few
+		c := &channel{socket: s, number: byte(i), use: u}
 		c.r, c.w = io.Pipe()
 		s.channels = append(s.channels, c)
 	}

@@ -37,7 +37,7 @@ func hold(args []string) {
 	}
 	for _, e := range threads {
 		tid, _ := strconv.Atoi(e.Name())
-		if _, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(tid), 0, unix.PTRACE_O_TRACEEXIT, 0, 0); errno != 0 { //nolint:gosec // a thread
+		if _, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(tid), 0, unix.PTRACE_O_TRACEEXIT, 0, 0); errno != 0 {
 			fmt.Println("trace:", errno)
 			os.Exit(1)
 		}

@@ -81,7 +81,7 @@ func (s *sandboxes) StartSandbox(_ context.Context, r *sandboxapi.StartSandboxRe
 	err := step("StartSandbox", r.GetSandboxID(), s.start)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &sandboxapi.StartSandboxResponse{Pid: uint32(s.pid), CreatedAt: timestamppb.New(s.began)}, err //nolint:gosec // a pid
+	return &sandboxapi.StartSandboxResponse{Pid: uint32(s.pid), CreatedAt: timestamppb.New(s.began)}, err
 }
 
 func (s *sandboxes) start() error {
@@ -139,7 +139,7 @@ func (s *sandboxes) WaitSandbox(ctx context.Context, _ *sandboxapi.WaitSandboxRe
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &sandboxapi.WaitSandboxResponse{ExitStatus: uint32(s.status), ExitedAt: timestamppb.New(s.finished)}, nil //nolint:gosec // 0..255
+	return &sandboxapi.WaitSandboxResponse{ExitStatus: uint32(s.status), ExitedAt: timestamppb.New(s.finished)}, nil
 }
 
 func (s *sandboxes) SandboxStatus(context.Context, *sandboxapi.SandboxStatusRequest) (*sandboxapi.SandboxStatusResponse, error) {
@@ -148,7 +148,7 @@ func (s *sandboxes) SandboxStatus(context.Context, *sandboxapi.SandboxStatusRequ
 	if s.pid == 0 {
 		return nil, errgrpc.ToGRPC(fmt.Errorf("sandbox is not started: %w", errdefs.ErrNotFound))
 	}
-	r := &sandboxapi.SandboxStatusResponse{SandboxID: s.id, Pid: uint32(s.pid), State: "SANDBOX_READY", CreatedAt: timestamppb.New(s.began)} //nolint:gosec // a pid
+	r := &sandboxapi.SandboxStatusResponse{SandboxID: s.id, Pid: uint32(s.pid), State: "SANDBOX_READY", CreatedAt: timestamppb.New(s.began)}
 	if !s.finished.IsZero() {
 		r.State, r.ExitedAt = "SANDBOX_NOTREADY", timestamppb.New(s.finished)
 	}

@@ -243,7 +243,7 @@ func (s *sandboxes) add(id string, sb *sandbox) bool {
 // StartSandbox returns the PID of the shim.
 func (s *sandboxes) StartSandbox(_ context.Context, r *sandboxapi.StartSandboxRequest) (*sandboxapi.StartSandboxResponse, error) {
 	return &sandboxapi.StartSandboxResponse{
-		Pid:       uint32(os.Getpid()), //nolint:gosec // a pid
+		Pid:       uint32(os.Getpid()),
 		CreatedAt: s.find(r.GetSandboxID()).createdAt(),
 	}, nil
 }
@@ -283,7 +283,7 @@ func (s *sandboxes) SandboxStatus(_ context.Context, r *sandboxapi.SandboxStatus
 	return &sandboxapi.SandboxStatusResponse{
 		Info:      info,
 		SandboxID: r.GetSandboxID(),
-		Pid:       uint32(os.Getpid()), //nolint:gosec // a pid
+		Pid:       uint32(os.Getpid()),
 		State:     "SANDBOX_READY",
 		CreatedAt: sb.createdAt(),
 	}, nil
