@@ -20,13 +20,13 @@ const annotationFilepath = "org.cncf.model.filepath"
 const (
 	// maxEntries bounds the files and directories of an artifact together.
 	maxEntries = 1 << 16
-	// maxName and maxElement are what Linux takes for a path and for a name in it, in bytes. The path
-	// leaves room for the directory that it is in.
+	// maxName and maxElement are what Linux takes for a path and for a name in it, in bytes. The
+	// path leaves room for the directory that it is in.
 	maxName, maxElement = 2048, 255
 )
 
-// imageConfigs are the media types of the configuration of an image that can be run. That of an early
-// image may be missing.
+// imageConfigs are the media types of the configuration of an image that can be run. That of an
+// early image may be missing.
 var imageConfigs = []string{
 	"",
 	ocispec.MediaTypeImageConfig,
@@ -41,8 +41,8 @@ type File struct {
 }
 
 // Is reports whether a manifest is that of an artifact: it has no configuration of an image, or it
-// says that it is one with a field artifactType. A manifest with that field and the configuration of
-// an image is an image all the same unless one of its layers has a name.
+// says that it is one with a field artifactType. A manifest with that field and the configuration
+// of an image is an image all the same unless one of its layers has a name.
 func Is(m ocispec.Manifest) bool {
 	if !slices.Contains(imageConfigs, m.Config.MediaType) {
 		return true
@@ -59,8 +59,8 @@ func Type(m ocispec.Manifest) string {
 	return m.Config.MediaType
 }
 
-// ChainID is the name of the layer that the files of an artifact are laid out in. It has the form of
-// an image's chain ID, and is that of no image. Another layout would get another name.
+// ChainID is the name of the layer that the files of an artifact are laid out in. It has the form
+// of an image's chain ID, and is that of no image. Another layout would get another name.
 func ChainID(manifest digest.Digest) string {
 	return digest.FromString("berth artifact 1 " + manifest.String()).String()
 }

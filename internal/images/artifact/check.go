@@ -17,8 +17,8 @@ import (
 // ErrWrong says that a file is not as it was laid out.
 var ErrWrong = errors.New("not as it was laid out")
 
-// Check compares the files of an artifact that are laid out in dir with their blobs. It reads a file
-// unless that is a hard link to its blob, which the caller looks at by itself. The error wraps
+// Check compares the files of an artifact that are laid out in dir with their blobs. It reads a
+// file unless that is a hard link to its blob, which the caller looks at by itself. The error wraps
 // ErrWrong, or is the one for which it cannot tell.
 func Check(ctx context.Context, dir string, files []File, from Blobs) error {
 	root, err := os.OpenRoot(dir)

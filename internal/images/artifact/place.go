@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// fileMode and dirMode are those of what is laid out. The files are nobody's to write, and cannot
-	// be executed: a hard link has the mode that the content store has given the blob.
+	// fileMode and dirMode are those of what is laid out. The files are nobody's to write, and
+	// cannot be executed: a hard link has the mode that the content store has given the blob.
 	fileMode fs.FileMode = 0o444
 	dirMode  fs.FileMode = 0o755
 	// copyChunk is how much is copied before it is looked whether anybody still wants it, in bytes.
@@ -42,10 +42,10 @@ type Placed struct {
 // how is how a file came to be.
 type how func(src *os.File, dst string) error
 
-// Place lays the files of an artifact out in dir, which is empty and in which nobody else writes. It
-// shares the blocks of a blob by a reflink where the file system has that. Else it makes a hard link,
-// so that the file and the blob are one: whoever mounts dir has to mount it read-only. It copies where
-// it can do neither, as a stream. ErrNotFound says that a blob is missing.
+// Place lays the files of an artifact out in dir, which is empty and in which nobody else writes.
+// It shares the blocks of a blob by a reflink where the file system has that. Else it makes a hard
+// link, so that the file and the blob are one: whoever mounts dir has to mount it read-only. It
+// copies where it can do neither, as a stream. ErrNotFound says that a blob is missing.
 func Place(ctx context.Context, dir string, files []File, from Blobs) (Placed, error) {
 	return place(ctx, dir, files, from, reflink, link)
 }

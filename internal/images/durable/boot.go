@@ -23,23 +23,24 @@ const bootName = "boot"
 // bootID has a text that differs between boots.
 const bootID = "/proc/sys/kernel/random/boot_id"
 
-// Boot says whether what a berth has made may be lost from the disk, since the machine was booted, or
-// the disk mounted again, after it without a clean stop. There is one for a root directory.
+// Boot knows whether the images of an earlier berth may be lost from the disk, because the machine
+// was booted, or the disk mounted again, without a clean stop before. There is one for a root
+// directory.
 type Boot struct {
 	path string
 
-	writing sync.Mutex // held while the file is replaced, and never by whoever only asks
+	writing sync.Mutex // held while the file is replaced, and never by a question
 
 	mu     sync.Mutex
 	record bootRecord
 	noted  bool // the file has record
 }
 
-// bootRecord is what the file has.
+// bootRecord is the content of the file.
 type bootRecord struct {
 	Boot string `json:"boot"`
-	// Life tells the lives of the file systems within the boot: see [Life]. It is empty where the kernel
-	// does not tell them, and of a berth that did not ask.
+	// Life tells the lives of the file systems within the boot: see [Life]. It is empty where the
+	// kernel does not tell them, and of a berth that did not ask.
 	Life string `json:"life,omitempty"`
 	// Clean says that everything was on the disk when berth stopped.
 	Clean bool `json:"clean,omitempty"`
@@ -51,13 +52,13 @@ type bootRecord struct {
 	Unknown bool `json:"unknown,omitempty"`
 }
 
-// OpenBoot reads the file of a root directory, and notes in it that berth runs in this boot. images are
-// directories of images that may be on other file systems. It is called before anything is made there.
-// A directory without the file is one that berth uses for the first time: what is there was not made
-// under these rules, and is trusted.
+// OpenBoot reads the file of a root directory, and notes in it that berth runs in this boot. images
+// are directories of images that may be on other file systems. It is called before anything is made
+// there. A directory without the file is one that berth uses for the first time: its images were
+// not made under these rules, and are trusted.
 //
-// An error is for the log: what cannot be told is doubted, what cannot be noted is tried again before
-// an image is made, and berth can go on.
+// An error is for the log, and berth can go on: if it cannot be told whether the boot was clean,
+// images are doubted, and a note that fails is tried again before an image is made.
 func OpenBoot(root string, images ...string) (*Boot, error) {
 	id, err := os.ReadFile(bootID)
 	if err != nil {
@@ -83,7 +84,7 @@ func openBoot(root, id, life string) (*Boot, error) {
 		err = fmt.Errorf("tell whether the last boot was clean: %w", err)
 	default:
 		var last bootRecord
-		if json.Unmarshal(text, &last) != nil { // what was cut off says nothing
+		if json.Unmarshal(text, &last) != nil { // a file that was cut off proves nothing
 			last = bootRecord{}
 		}
 		same := last.Boot == id && (last.Life == "" || last.Life == life)
@@ -95,7 +96,7 @@ func openBoot(root, id, life string) (*Boot, error) {
 	return b, errors.Join(err, b.note())
 }
 
-// note has the file say what is known. Once it does, note does nothing.
+// note writes the record to the file, unless the file has it.
 func (b *Boot) note() error {
 	b.mu.Lock()
 	noted := b.noted
@@ -106,15 +107,15 @@ func (b *Boot) note() error {
 	return b.change(func(*bootRecord) {})
 }
 
-// Doubted reports whether what lacks the mark is doubted. It never waits for the disk.
+// Doubted reports whether items without the mark are doubted. It never waits for the disk.
 func (b *Boot) Doubted() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.record.Doubted
 }
 
-// Unsynced reports whether an item must not get the mark in this boot: a sync of it has failed or was
-// cut off. It never waits for the disk.
+// Unsynced reports whether an item must not get the mark in this boot: a sync of it has failed or
+// was cut off. It never waits for the disk.
 func (b *Boot) Unsynced(i Item) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -127,8 +128,8 @@ func (b *Boot) syncing(i Item) error {
 	return b.change(func(r *bootRecord) { r.Unsynced = append(r.Unsynced, i) })
 }
 
-// synced notes that items need not be kept from the mark: they are on the disk, have gone, or are made
-// of other files now.
+// synced notes that items need not be kept from the mark: they are on the disk, have gone, or are
+// made of other files now.
 func (b *Boot) synced(items ...Item) error {
 	return b.change(func(r *bootRecord) {
 		r.Unsynced = slices.DeleteFunc(r.Unsynced, func(i Item) bool { return slices.Contains(items, i) })
@@ -151,8 +152,8 @@ func (b *Boot) Checked() error {
 	return b.change(func(r *bootRecord) { r.Doubted = false })
 }
 
-// Stopped notes that everything is on the disk. It is called last of all. While something is doubted
-// or unsynced it notes nothing, and what is unsynced is an error.
+// Stopped notes that everything is on the disk. It is called last of all. While something is
+// doubted or unsynced it notes nothing, and returns an error for an unsynced item.
 func (b *Boot) Stopped() error {
 	unsynced := false
 	err := b.change(func(r *bootRecord) {
@@ -165,7 +166,8 @@ func (b *Boot) Stopped() error {
 	return err
 }
 
-// change replaces the file, and returns once that is on the disk. If it cannot, nothing has changed.
+// change replaces the file, and returns once that is on the disk. If it cannot, nothing has
+// changed.
 func (b *Boot) change(f func(r *bootRecord)) error {
 	b.writing.Lock()
 	defer b.writing.Unlock()

@@ -26,8 +26,8 @@ var ErrNoIndex = errors.New("there is no whole index")
 
 // An index is a header, an entry for each name in the layer, an entry without a name, the number of
 // names, and a checksum of all that, so that an index which was cut off is never taken for a whole
-// one. The checksums find what a disk has lost. They are not meant to withstand a person who makes
-// two files of the same sum, since nobody but root writes to a layer.
+// one. The checksums find losses of a disk. They are not meant to withstand a person who makes two
+// files of the same sum, because only root writes to a layer.
 const (
 	indexHeader = "berth-index 1\n"
 	// maxName bounds a name that is read, in bytes: no path is longer.
@@ -35,13 +35,13 @@ const (
 	chunk   = 256 << 10 // bytes that are read at a time
 )
 
-// entry is what the index has of one name. Numbers have a fixed size.
+// entry describes one name in the index. Numbers have a fixed size.
 type entry struct {
 	Mode, UID, GID uint32
 	Size           int64  // of a regular file; otherwise 0
 	Device         uint64 // that a device node stands for
 	Seconds, Nanos int64  // of the last change
-	Sum            uint64 // of what is in a regular file or a symbolic link
+	Sum            uint64 // of the content of a regular file or a symbolic link
 	Attributes     uint64 // sum of the extended attributes
 }
 
@@ -163,7 +163,7 @@ func (x *indexer) attributes(path string) (uint64, error) {
 	return d.Sum64(), nil
 }
 
-// walk calls f with each name below dir, and with "." first. A directory comes before what is in it.
+// walk calls f with each name below dir, and with "." first. A directory comes before its content.
 // Names of one directory are read some at a time: a layer may have millions of them.
 func walk(dir string, f func(name string, isDir bool) error) error {
 	if err := f(".", true); err != nil {
@@ -298,9 +298,9 @@ func openIndex(path string) (*os.File, *bufio.Reader, error) {
 }
 
 // CheckIndex compares the layer in dir with the index at path: all of it, or only whether each name
-// of the index is there, with its size and whatever else is told without reading files and
-// directories. That takes little memory, however large the layer is. It returns ErrWrong with the first difference, ErrNoIndex,
-// or the error for which it cannot tell.
+// of the index is there, with its size and the other attributes that stat tells. That takes little
+// memory, however large the layer is. It returns ErrWrong with the first difference, ErrNoIndex, or
+// the error for which it cannot tell.
 func CheckIndex(dir, path string, contents bool) error {
 	f, r, err := openIndex(path)
 	if err != nil {
@@ -385,7 +385,7 @@ func (x *indexer) compare(dir, name string, want entry, contents bool) error {
 	return nil
 }
 
-// differs says what is the first difference of two entries.
+// differs returns the first difference between two entries.
 func (e entry) differs(want entry) string {
 	switch {
 	case e.Mode != want.Mode:

@@ -73,7 +73,7 @@ var moves = map[state][]state{
 // standing is all that is known of an item.
 type standing struct {
 	at state
-	// wrong: a verification has found it different from what it was made from, and not repaired it.
+	// wrong: a verification found that it differs from its blob, and did not repair it.
 	wrong bool
 	// looked: a pull has compared it with its index.
 	looked bool
@@ -102,7 +102,8 @@ type Items struct {
 // tracked is an item that something is known of.
 type tracked struct {
 	standing
-	// files is held while the files of the item are replaced, and while it is noted which are synced.
+	// files is held while the files of the item are replaced, and while it is noted which are
+	// synced.
 	files *semaphore.Weighted
 }
 
@@ -116,7 +117,8 @@ func (s *Items) Changed() {
 	s.changed.Up()
 }
 
-// with calls f with what is known of an item. Of one that is unknown that is what its Boot knows.
+// with calls f with the entry of an item, which it makes from the record of the Boot if there is
+// none.
 func (s *Items) with(i Item, f func(e *tracked)) {
 	at := s.derive(i)
 	s.mu.Lock()
@@ -189,8 +191,8 @@ func (s *Items) hold(ctx context.Context, i Item, f func() error) error {
 	return f()
 }
 
-// syncing notes that the files that an item has now are about to be synced. It is noted before:
-// whoever is killed in the middle has not told anybody what the kernel has reported.
+// syncing notes that the files that an item has now are about to be synced. It is noted before,
+// because a berth that is killed in the middle loses the report of the kernel.
 func (s *Items) syncing(ctx context.Context, i Item) error {
 	return s.hold(ctx, i, func() error { // not in the middle of a repair
 		if err := s.boot.syncing(i); err != nil {
@@ -230,9 +232,9 @@ func (s *Items) mark(ctx context.Context, i Item, give func(context.Context, Ite
 	})
 }
 
-// Rewrite calls write, which replaces the files of an item, or finds that it need not, one call at a
-// time. It takes the mark from the item before. New files may be synced, and get the mark. An item
-// that is doubted stays so until it is checked.
+// Rewrite calls write, which replaces the files of an item, or finds that it need not, one call at
+// a time. It takes the mark from the item before. New files may be synced, and get the mark. An
+// item that is doubted stays so until it is checked.
 func (s *Items) Rewrite(ctx context.Context, i Item, write func() (replaced bool, err error)) error {
 	return s.hold(ctx, i, func() error {
 		replaced, err := write()
@@ -256,18 +258,18 @@ func (s *Items) Rewrite(ctx context.Context, i Item, write func() (replaced bool
 	})
 }
 
-// FoundWrong notes that a layer was compared with what it was made from, and is wrong.
+// FoundWrong notes that a comparison of a layer with its index has found it wrong.
 func (s *Items) FoundWrong(i Item) { s.with(i, func(e *tracked) { e.wrong = true }) }
 
-// Look says whether a pull looks at a layer that is here: once at each, and each time at one that is
-// wrong or unsynced.
+// Look says whether a pull looks at a layer that is here: once at each, and each time at one that
+// is wrong or unsynced.
 func (s *Items) Look(i Item) (look, wrong bool) {
 	unsynced := s.Unsynced(i)
 	s.with(i, func(e *tracked) { look, wrong, e.looked = !e.looked || e.wrong || unsynced, e.wrong, true })
 	return look, wrong
 }
 
-// Looked notes what has come of the look: the layer is right now, or that cannot be told.
+// Looked notes the result of a look: the layer is right now, or that cannot be told.
 func (s *Items) Looked(i Item, right bool) {
 	s.with(i, func(e *tracked) { e.looked, e.wrong = right, e.wrong && !right })
 }

@@ -16,7 +16,7 @@ import (
 	"berth/internal/base/retry"
 )
 
-// Outcome is what a check has come to.
+// Outcome is the result of a check.
 type Outcome string
 
 // The outcomes.
@@ -27,7 +27,7 @@ const (
 	Unsynced Outcome = "unsynced" // it could not be put onto the disk
 )
 
-// ErrUnsynced says that something could not be put onto the disk, so that what is read of it may be in
+// ErrUnsynced means that an item could not be put onto the disk: if it can be read, it may be in
 // memory alone.
 var ErrUnsynced = errors.New("it could not be put onto the disk, and may be lost from there")
 
@@ -37,38 +37,38 @@ type Store interface {
 	Unmarked(ctx context.Context) ([]Item, error)
 	// Below returns a layer and the layers below it, the lowest first.
 	Below(ctx context.Context, snapshotter, chainID string) ([]Item, error)
-	// Index writes down what a layer consists of, if nobody has. It syncs nothing, and is called again
-	// when it has failed.
+	// Index writes the index of a layer that has none. It syncs nothing, and is called again when
+	// it has failed.
 	Index(ctx context.Context, i Item) error
-	// Sync puts a layer onto the disk. Nobody waits for it. It is not called again when it has failed: the
-	// kernel reports a write that has failed once, and a second sync succeeds although nothing was
-	// written.
+	// Sync puts a layer onto the disk, at low priority. It is not called again if it has failed:
+	// the kernel reports a write that has failed once, and a second sync succeeds although nothing
+	// was written.
 	Sync(ctx context.Context, i Item) error
 	// Mark gives an item the mark, and returns once the mark is on the disk.
 	Mark(ctx context.Context, i Item) error
-	// Check compares an item with what it was made from, and repairs or removes it if it is wrong. The
-	// layers below it are right. With idle set, nobody waits for it. An error says that it cannot tell, or
-	// that it cannot repair it now.
+	// Check compares an item with its index or its digest, and repairs or removes it if it is
+	// wrong. The layers below it are right. If idle is set, it runs at low priority. It returns an
+	// error if it cannot tell, or cannot repair the item now.
 	Check(ctx context.Context, i Item, idle bool) (Outcome, error)
 }
 
-// Config is what a keeper needs to know. Log may not be nil.
+// Config has the settings of a keeper. Log may not be nil.
 type Config struct {
 	Store Store
 	Items *Items
 	Log   *slog.Logger
-	// Checked is called with the outcome of each check of a doubted item, and with Unsynced. It may be
-	// nil.
+	// Checked is called with the outcome of each check of a doubted item, and with Unsynced. It may
+	// be nil.
 	Checked func(i Item, o Outcome)
 }
 
 const (
-	// quiet is how long nothing must have been made before anything is synced: containers start from a
-	// new image in that time.
+	// quiet is how long nothing must have been made before anything is synced: containers start
+	// from a new image in that time.
 	quiet = 3 * time.Second
 	// latest is how long a sync is put off, at most.
 	latest = time.Minute
-	// The wait between two attempts at what has failed.
+	// The wait between two attempts.
 	firstRetry   = time.Second
 	slowestRetry = time.Minute
 )
@@ -82,7 +82,7 @@ type Keeper struct {
 	cfg    Config
 	items  *Items
 	boot   *Boot
-	loaded chan struct{} // closed once it is known what is doubted
+	loaded chan struct{} // closed once the doubted items are known
 
 	mu     sync.Mutex
 	doubts map[Item]*doubt // the checks of those that are doubted
@@ -138,16 +138,16 @@ func (k *Keeper) Busy() (done func()) {
 	}
 }
 
-// note tries once more to note in which boot images are made, if that could not be done: after a
-// power cut nobody would doubt them otherwise.
+// note tries once more to note in which boot images are made, if that could not be done: otherwise
+// they would not be doubted after a power cut.
 func (k *Keeper) note() {
 	if err := k.boot.note(); err != nil {
 		k.cfg.Log.Warn("it cannot be noted in which boot images are made: after a power cut they may not be checked", "err", err)
 	}
 }
 
-// Run checks what is doubted, and gives marks, until ctx ends. It is called once, when containerd is
-// there.
+// Run checks the doubted items, and gives marks, until ctx ends. It is called once, when containerd
+// is there.
 func (k *Keeper) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -161,7 +161,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 	close(k.loaded)
 	k.mu.Lock()
-	k.last = time.Now() // whoever waited for berth comes first
+	k.last = time.Now() // clients that waited for berth come first
 	k.mu.Unlock()
 	k.items.Changed()
 	for {
@@ -206,8 +206,8 @@ func (k *Keeper) untilQuiet(ctx context.Context) bool {
 	return true
 }
 
-// mark puts onto the disk what lacks the mark, and gives it the mark. What is doubted is left out, and
-// what a sync has failed for.
+// mark puts the items without the mark onto the disk, and gives them the mark. It leaves out those
+// that are doubted or unsynced.
 func (k *Keeper) mark(ctx context.Context) error {
 	items, err := k.cfg.Store.Unmarked(ctx)
 	if err != nil {
@@ -215,7 +215,7 @@ func (k *Keeper) mark(ctx context.Context) error {
 	}
 	errs := []error{k.items.keepOnly(items)}
 	marked := 0
-	for _, i := range slices.Backward(items) { // whoever finds an upper layer has found those below
+	for _, i := range slices.Backward(items) { // a look at an upper layer finds those below
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -274,7 +274,7 @@ func (k *Keeper) of(i Item) *doubt {
 	return k.doubts[i]
 }
 
-// load finds out what is doubted. It returns false if ctx ends before that is known.
+// load finds the doubted items. It returns false if ctx ends before they are known.
 func (k *Keeper) load(ctx context.Context) bool {
 	for wait := range retry.Doubling(ctx.Done(), firstRetry, slowestRetry) {
 		items, err := k.cfg.Store.Unmarked(ctx)
@@ -302,8 +302,8 @@ func (k *Keeper) doubt(ctx context.Context, items []Item) {
 	}
 }
 
-// checkAll checks all that is doubted, one after the other, the lowest layers first. What fails is
-// tried again later.
+// checkAll checks the doubted items one after the other, the lowest layers first, and retries
+// failures later.
 func (k *Keeper) checkAll(ctx context.Context) {
 	for wait := range retry.Doubling(ctx.Done(), firstRetry, slowestRetry) {
 		k.mu.Lock()

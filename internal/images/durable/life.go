@@ -14,23 +14,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kinds are the types of file systems that have a directory in sysfs for each life, /sys/fs/TYPE/DEVICE.
+// kinds are the types of file systems that have a directory in sysfs for each life,
+// /sys/fs/TYPE/DEVICE.
 var kinds = []string{"ext4", "xfs", "f2fs"}
 
-// Life returns a text that differs between two lives of the file systems of some directories, within a
-// boot: what the kernel held of a file system that was shut down and mounted again is gone, as after a
-// boot. A directory that is not there yet will be on the file system of the one that it is made in.
+// Life returns a text that differs between two lives of the file systems of some directories,
+// within a boot: if a file system was shut down and mounted again, the kernel has lost its
+// unwritten pages, as after a boot. A directory that is not there yet will be on the file system of
+// the one that it is made in.
 //
 // Each life of an ext4, XFS or F2FS has a directory in sysfs, which is made when the file system is
-// mounted and has a number of its own. The number is the same by each mount of the file system and in
-// each mount namespace, so that it does not change when berth is started again by systemd with mounts of
-// its own.
+// mounted and has a number of its own. The number is the same by each mount of the file system and
+// in each mount namespace, so that it does not change when berth is started again by systemd with
+// mounts of its own.
 //
-// Of other file systems, such as Btrfs, the mount that leads to the directory tells: its number is never
-// given again (Linux 6.8). It is asked for in the namespace of the host's first process if the same file
-// system is there, since berth's own mounts may be new with each start.
+// Of other file systems, such as Btrfs, the mount that leads to the directory tells: its number is
+// never given again (Linux 6.8). It is asked for in the namespace of the host's first process if
+// the same file system is there, since berth's own mounts may be new with each start.
 //
-// The text of a directory is empty where the kernel has neither. An error says that it could not be asked.
+// The text of a directory is empty if the kernel has neither. It is an error if the kernel could
+// not be asked.
 func Life(dirs ...string) (string, error) {
 	var lives []string
 	for _, dir := range dirs {
@@ -92,8 +95,8 @@ func superblock(dev uint64) (string, error) {
 	return "", nil
 }
 
-// mountOf returns the unique number of the mount that leads to a path, and the device of its file system.
-// The number is 0 where the kernel has none.
+// mountOf returns the unique number of the mount that leads to a path, and the device of its file
+// system. The number is 0 where the kernel has none.
 func mountOf(path string) (id, dev uint64, err error) {
 	var stx unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, path, 0, unix.STATX_MNT_ID_UNIQUE, &stx); err != nil {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SyncLayer puts the layer in dir onto the disk, with the index at path and the directories that they
-// are in. It does so file by file.
+// SyncLayer puts the layer in dir onto the disk, with the index at path and the directories that
+// they are in. It does so file by file.
 func SyncLayer(dir, path string) error {
 	err := walk(dir, func(name string, isDir bool) error {
 		if isDir {
@@ -38,7 +38,7 @@ func SyncLayer(dir, path string) error {
 	return err
 }
 
-// syncFile puts a regular file onto the disk. What has no data is with its directory.
+// syncFile puts a regular file onto the disk. An empty file is synced with its directory.
 func syncFile(path string) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {

@@ -18,7 +18,7 @@ type Cache[V any] struct {
 // NewCache makes a cache that holds at most limit bytes.
 func NewCache[V any](limit int) *Cache[V] { return &Cache[V]{limit: limit, by: map[string]V{}} }
 
-// Get returns what was put under key, if it is still held.
+// Get returns the value of key, if it is still held.
 func (c *Cache[V]) Get(key string) (V, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,10 +10,9 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Contain runs f, in which parsers of others work on what an image brings along. A panic of f is
-// ErrInternal, which names the image as what does; the log gets the stack, and panicked, which may
-// be nil, is called. It is for the boundaries of such code alone, which holds none of berth's
-// locks.
+// Contain runs f, in which parsers of others work on the content of an image. A panic of f is
+// ErrInternal, which names the image; the log gets the stack, and panicked, which may be nil, is
+// called. It is for the boundaries of such code alone, which holds none of berth's locks.
 func Contain[T any](log *slog.Logger, panicked func(), what string, f func() (T, error)) (v T, err error) {
 	defer func() {
 		p := recover()

@@ -13,33 +13,33 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Contents is what is on the disk, and what images consist of.
+// Contents has the blobs and layers on the disk, and those of each image.
 type Contents struct {
 	Blobs    map[string]int64 // their sizes in bytes, by digest
 	Layers   map[string]Layer // unpacked layers of images, by chain ID
 	Writable map[string]Layer // layers of containers, and views of images, by name
-	Images   map[string]Parts // by ID; what could not be read is under ""
+	Images   map[string]Parts // by ID; those that could not be read are under ""
 	Unread   []string         // names of images that could not be read
 	Kept     []Kept
 	Coming   int64 // bytes that are here of blobs that are not whole
 }
 
-// Kept is what a pull that was cut off has left for the next one of the same name.
+// Kept is the result of a pull that was cut off, for the next one of the same name.
 type Kept struct {
 	Ref    string
 	Reason string
-	Bytes  int64 // without what images have as well
+	Bytes  int64 // without blobs that images have as well
 	Until  time.Time
 }
 
 // Layer is a layer as files.
 type Layer struct {
-	Parent   string // the chain ID of what it is on
+	Parent   string // the chain ID of the layer below
 	Size     int64  // in bytes, without its parents
 	Measured bool   // Size is known
 }
 
-// Parts is what an image consists of.
+// Parts are the blobs and layers of an image.
 type Parts struct {
 	Blobs   map[string]bool // digests; some may not be here
 	ChainID string          // of its uppermost layer
@@ -57,7 +57,7 @@ func (c Contents) Chain(layer string, f func(name string, l Layer)) {
 	}
 }
 
-// size returns how many bytes an image takes, with what it shares with others.
+// size returns how many bytes an image takes, shared ones included.
 func (c Contents) size(id string) (n int64) {
 	for d := range c.Images[id].Blobs {
 		n += c.Blobs[d]
@@ -66,8 +66,8 @@ func (c Contents) size(id string) (n int64) {
 	return n
 }
 
-// frees returns how many bytes the removal of images gives back: what neither another image nor a
-// container needs.
+// frees returns how many bytes the removal of images gives back: those that neither another image
+// nor a container needs.
 func (c Contents) frees(ids ...string) (n int64) {
 	blobs, layers := map[string]bool{}, map[string]bool{}
 	keep := func(name string, _ Layer) { layers[name] = true }
@@ -104,8 +104,8 @@ type Listed struct {
 	RepoDigests []string `json:"repoDigests"`
 	// Size is the size of the image in its registry, in bytes, as CRI has it.
 	Size uint64 `json:"size,string"`
-	// Disk is how many bytes it takes on this node, with what it shares with others, and Frees how
-	// many its removal would give back.
+	// Disk is how many bytes it takes on this node, shared ones included, and Frees how many its
+	// removal would give back.
 	Disk    int64     `json:"disk"`
 	Frees   int64     `json:"frees"`
 	Created time.Time `json:"created,omitzero"` // when it came to this node
@@ -118,7 +118,7 @@ type Listed struct {
 	Checkpoint bool `json:"checkpoint,omitempty"`
 }
 
-// Usages names what uses each image, by the image's ID.
+// Usages names the users of each image, by the image's ID.
 type Usages func() map[string][]string
 
 // Details lists all images, the one that has been here for longest first.
@@ -162,7 +162,7 @@ func (s *Service) images() []Image {
 	return all
 }
 
-// Share is a part of what is on the disk.
+// Share is a part of the used disk.
 type Share struct {
 	What  string `json:"what"`
 	Count int    `json:"count"`
@@ -175,7 +175,7 @@ type Share struct {
 	Note    string `json:"note,omitempty"`
 }
 
-// Shares returns what images and layers take of the disk.
+// Shares returns how much of the disk images and layers take.
 func (s *Service) Shares(ctx context.Context, used Usages) ([]Share, error) {
 	c, err := s.backend.Contents(ctx)
 	if err != nil {
@@ -217,8 +217,8 @@ func (s *Service) Shares(ctx context.Context, used Usages) ([]Share, error) {
 	return []Share{images, layers, blobs, c.coming(), writable}, nil
 }
 
-// coming returns what is here of images that are not. The blobs and layers of it that are whole
-// count as blobs and layers as well.
+// coming returns the incomplete blobs of images that are on their way. The blobs and layers of it
+// that are whole count as blobs and layers as well.
 func (c Contents) coming() Share {
 	s := Share{What: "pulls", Count: len(c.Kept), Bytes: c.Coming, Note: "blobs in part, and what is kept for a retry"}
 	for n, k := range c.Kept {
@@ -241,14 +241,14 @@ func (s *Share) add(l Layer) {
 	}
 }
 
-// PruneOptions say what Prune removes.
+// PruneOptions choose the images that Prune removes.
 type PruneOptions struct {
-	DryRun    bool          // remove nothing, and say what would be removed
-	OlderThan time.Duration // leave what came to this node since
+	DryRun    bool          // remove nothing, and return the images that would be removed
+	OlderThan time.Duration // leave images that came to this node since
 	Used      Usages
 }
 
-// Pruned is what Prune has removed, or would remove.
+// Pruned lists the images that Prune has removed, or would remove.
 type Pruned struct {
 	Images []PrunedImage `json:"images"`
 	Bytes  int64         `json:"bytes"` // that are given back
@@ -268,7 +268,7 @@ type PrunedImage struct {
 	Error string   `json:"error,omitempty"`
 }
 
-// Prune removes what pulls that were cut off have left, and the images that nothing uses, that are
+// Prune removes the blobs of pulls that were cut off, and the images that nothing uses, that are
 // not pinned, not being pulled, and older than an age. It goes on when one cannot be removed.
 func (s *Service) Prune(ctx context.Context, o PruneOptions) (Pruned, error) {
 	c, err := s.backend.Contents(ctx)

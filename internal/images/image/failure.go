@@ -36,11 +36,11 @@ func (e Failure) Unwrap() error { return e.Err }
 // stalledError says that a pull got nowhere.
 type stalledError struct{ error }
 
-// Kind returns what kind of failure an error of a pull is, in a word for a metric: succeeded for
-// nil, canceled where everybody who asked has gone, refused by the policy, unverified where the
-// policy could not ask for signatures, stalled, unauthorized, not_found, throttled, registry for
-// other errors of the registry, unreachable, disk_full, invalid, unavailable where containerd is
-// away, internal, or other.
+// Kind returns the kind of failure of a pull's error, in a word for a metric: succeeded for nil,
+// canceled where all callers have gone, refused by the policy, unverified where the policy could
+// not ask for signatures, stalled, unauthorized, not_found, throttled, registry for other errors of
+// the registry, unreachable, disk_full, invalid, unavailable where containerd is away, internal, or
+// other.
 func Kind(err error) string {
 	var known Failure
 	var dns *net.DNSError

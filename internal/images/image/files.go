@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	// maxEtcFile bounds what is read of an image's /etc/passwd and /etc/group, in bytes each.
+	// maxEtcFile bounds the reads of an image's /etc/passwd and /etc/group, in bytes each.
 	maxEtcFile = 4 << 20
-	// maxCachedFiles bounds what is remembered of all images' files together, in bytes.
+	// maxCachedFiles bounds the cache of all images' files together, in bytes.
 	maxCachedFiles = 16 << 20
 )
 

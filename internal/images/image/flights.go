@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// errGone ends work that nobody waits for any more.
+// errGone ends work when the last caller has gone.
 var errGone = errors.New("everybody who asked has gone")
 
 // flights are pieces of work in flight by key. A call for one that is in flight joins it. It
@@ -31,8 +31,9 @@ type flight[V any] struct {
 	err     error
 }
 
-// join waits for the work under key, which run does, or for ctx. who is what the caller is listed
-// as. The context of run is cancelled with a cause; cancel cancels it with another one.
+// join waits for the work under key, which run does, or for ctx. who is the caller's name in the
+// list of waiters. The context of run is cancelled with a cause; cancel cancels it with another
+// one.
 func (f *flights[K, V]) join(ctx context.Context, key K, who string, run func(ctx context.Context, cancel context.CancelCauseFunc) (V, error)) (V, error) {
 	var none V
 	f.mu.Lock()
@@ -100,7 +101,7 @@ func (f *flights[K, V]) who(key K) []string {
 	return nil
 }
 
-// end cancels what is in flight, refuses anything more, and waits.
+// end cancels the work in flight, refuses more, and waits.
 func (f *flights[K, V]) end() {
 	f.mu.Lock()
 	f.ended = true

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// Stored is one name in containerd's image store and what it stands for.
+// Stored is one name in containerd's image store and its image.
 type Stored struct {
 	Name Name
 	// ID is the digest of the configuration. Anybody can make a manifest that claims another
@@ -45,11 +45,11 @@ type Backend interface {
 	Fetched(ctx context.Context, blobs []Blob) (map[string]int64, error)
 	// Import reads an OCI or docker archive, unpacks its images, and then stores the
 	// [Stored.NamesGiven] of all. ref names the image that has no name, or the only one. leftOut
-	// says in a sentence each what is not taken. read is called with how many bytes of the archive
-	// were read, out of how many.
+	// has a sentence for each image that is not taken. read is called with how many bytes of the
+	// archive were read, out of how many.
 	Import(ctx context.Context, path, ref string, read func(done, total int64)) (taken []Stored, leftOut []string, err error)
-	// Unpack makes the snapshots of what a name stood for in a snapshotter. Those that exist are
-	// kept. ErrNotFound when layers are missing.
+	// Unpack makes the snapshots of a name's image in a snapshotter. Those that exist are kept.
+	// ErrNotFound when layers are missing.
 	Unpack(ctx context.Context, n Name, snapshotter string) error
 	// Checkpoint returns the archive of the checkpoint with an ID, which the caller closes.
 	// ErrNotFound when it is not on this node.
@@ -63,12 +63,11 @@ type Backend interface {
 	// dirs has for them. ErrNotFound when the image is not unpacked, and ErrInvalidArgument when
 	// they are too large together.
 	CopyOut(ctx context.Context, chainID string, dirs map[string]string) error
-	// Usage measures until ctx ends; what it could not measure by then is as it was the time
-	// before.
+	// Usage measures until ctx ends, and takes the last known size of the layers that are left.
 	Usage(ctx context.Context) (Usage, error)
-	// Contents reads what is on the disk, and what images consist of.
+	// Contents lists the blobs and layers on the disk, and those of each image.
 	Contents(ctx context.Context) (Contents, error)
-	// DropKept removes what pulls that were cut off have left for the next ones.
+	// DropKept removes the blobs that are kept of pulls that were cut off.
 	DropKept(ctx context.Context) error
 	Snapshotter() string
 	// Registry returns the registry of an image, with the credentials that the configuration has
@@ -105,7 +104,7 @@ type Service struct {
 	cfg     Config
 	dirty   chan string // names that changed
 	pulls   flights[pullKey, string]
-	unpacks flights[unpackKey, struct{}] // by what is to be there
+	unpacks flights[unpackKey, struct{}] // by chain ID and snapshotter
 	// transfers are the pulls and imports in flight.
 	transfers transfers
 	arrivals  arrivals

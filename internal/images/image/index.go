@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Image is an image with all its names. What it says of one name, such as its size, is about the
+// Image is an image with all its names. An attribute of one name, such as its size, is about the
 // name that it was found by; if it was found by its ID, about the one that it has had for longest.
 type Image struct {
 	Stored

@@ -10,9 +10,9 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Name is one name in an image store together with what it stands for. NewName alone makes one.
-// A decision about an image is made on a Name, and whoever acts on the decision is handed that
-// Name, so that no second look-up finds something else. The zero value is wrong: see IsWrong.
+// Name is one name in an image store together with its target. NewName alone makes one. A decision
+// about an image is made on a Name, and the action that follows is handed that Name, so that no
+// second look-up finds another image. The zero value is wrong: see IsWrong.
 type Name struct {
 	text   string
 	target ocispec.Descriptor

@@ -10,7 +10,7 @@ import (
 )
 
 // Remove removes an image with all its names, by whichever of them it is called: CRI removes
-// images, not tags. Removing what is absent succeeds.
+// images, not tags. Removing an absent image succeeds.
 func (s *Service) Remove(ctx context.Context, ref string) error {
 	i, err := s.Resolve(ref)
 	if errdefs.IsNotFound(err) {
@@ -36,7 +36,7 @@ func (s *Service) remove(ctx context.Context, i Image) error {
 	return nil
 }
 
-// Imported is what became of an archive.
+// Imported is the result of an import.
 type Imported struct {
 	Names []string `json:"names"` // of the images that were taken
 	// LeftOut has a sentence for each image that was not, with the reason.
@@ -55,7 +55,7 @@ func (s *Service) Import(ctx context.Context, path, ref string) (Imported, error
 	return in, err
 }
 
-// load does what Import does, as a kind of transfer.
+// load is Import as a kind of transfer.
 func (s *Service) load(ctx context.Context, kind, path, ref string) (all []Stored, leftOut []string, err error) {
 	if ref != "" {
 		if ref, err = Normalize(ref); err != nil {

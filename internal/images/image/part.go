@@ -2,7 +2,7 @@
 
 package image
 
-// Part is what a verification says of one blob or unpacked layer of an image.
+// Part is the result of a verification of one blob or unpacked layer of an image.
 type Part struct {
 	Kind    string `json:"kind"` // layer or blob
 	ID      string `json:"id"`   // the chain ID of a layer, the digest of a blob
@@ -10,7 +10,7 @@ type Part struct {
 	Detail  string `json:"detail,omitempty"`
 }
 
-// What a verification comes to.
+// The results of a verification.
 const (
 	PartWhole    = "whole"
 	PartWrong    = "wrong"

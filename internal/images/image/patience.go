@@ -12,9 +12,8 @@ import (
 // patience ends a pull that gets nowhere: hardly a byte has come for a while and nothing is
 // unpacked, or a layer is unpacked for too long. No byte needs to come while layers are unpacked:
 // that takes minutes for a large one, and it may be the last. A registry that sends a byte now and
-// then would otherwise hold a pull, and whoever waits for it, for ever. A pull whose layers wait
-// until those of other images are unpacked gets nowhere either, and is not ended for that: others
-// decide it.
+// then would otherwise hold a pull, and its callers, for ever. A pull whose layers wait until those
+// of other images are unpacked gets nowhere either, and is not ended for that: others decide it.
 type patience struct {
 	forByte, forLayer time.Duration
 	cancel            context.CancelCauseFunc

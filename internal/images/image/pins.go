@@ -42,8 +42,8 @@ func (p pins) withNeeded(refs []string) pins {
 	return p
 }
 
-// withConfigured returns pins with other references and patterns of the configuration. What is
-// neither a pattern nor a reference is left out: the configuration is checked before.
+// withConfigured returns pins with other references and patterns of the configuration. An entry
+// that is neither a pattern nor a reference is left out: the configuration is checked before.
 func (p pins) withConfigured(entries []string) pins {
 	p.names, p.ids, p.patterns = map[string]bool{}, map[string]bool{}, nil
 	for _, entry := range entries {

@@ -11,8 +11,8 @@ import (
 
 // Caller is whom a pull is for.
 type Caller struct {
-	// Name is what the caller is called in the list of transfers: a pod as NAMESPACE/NAME, or another
-	// word. It may be "".
+	// Name is the caller's name in the list of transfers: a pod as NAMESPACE/NAME, or another word.
+	// It may be "".
 	Name string
 	// Namespace is that of the pod; "" if the pull is for none.
 	Namespace string
@@ -23,13 +23,13 @@ type Caller struct {
 // Policy decides which images may be pulled: package policy. It waits for nothing.
 type Policy interface {
 	// Pull decides by the name of an image, before its registry is asked; namespace is as in
-	// [Caller]. The pull then has to pass what it returns, unless that is nil. Pulls are shared where
-	// they have to pass the same.
+	// [Caller]. The pull then has to pass the returned Pass, unless that is nil. Pulls are shared
+	// where they have to pass the same.
 	Pull(namespace, name string) (Pass, error)
 }
 
-// Pass decides on a pull once the registry has said what the name of the image stands for, before
-// anything of it is fetched. It is comparable.
+// Pass decides on a pull once the registry has resolved the name of the image, before any of it is
+// fetched. It is comparable.
 type Pass interface {
 	Pass(ctx context.Context, name string, target ocispec.Descriptor, from Registry) error
 }

@@ -23,7 +23,7 @@ import (
 	"berth/internal/base/wholefile"
 )
 
-// archiveSuffixes end the names of what is an archive in image.preload_dir.
+// archiveSuffixes end the names of archives in image.preload_dir.
 var archiveSuffixes = []string{".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst"}
 
 // The waits between attempts to import an archive while containerd is away.
@@ -32,7 +32,7 @@ const (
 	slowestPreload = 30 * time.Second
 )
 
-// PreloadConfig is what importing the archives of a directory needs to know.
+// PreloadConfig has the settings for importing the archives of a directory.
 type PreloadConfig struct {
 	// Dir is the directory; "" for none.
 	Dir string
@@ -59,11 +59,11 @@ type Preload struct {
 	mu struct {
 		sync.Mutex
 		memory   memory
-		problems map[string]string // by the path of what they are about
+		problems map[string]string // by path
 	}
 }
 
-// memory is what is remembered of the archives that were imported, by path.
+// memory has the archives that were imported, by path.
 type memory map[string]remembered
 
 // remembered is an archive that was imported.
@@ -91,7 +91,7 @@ func (p *Preload) Look(dir string) {
 	}
 }
 
-// Problems says in a sentence each what could not be imported, and why.
+// Problems has a sentence for each archive that could not be imported, with the reason.
 func (p *Preload) Problems() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,7 +112,7 @@ func (p *Preload) Run(ctx context.Context) error {
 	}
 }
 
-// recall reads the memory and pins what it has.
+// recall reads the memory and pins its images.
 func (p *Preload) recall() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -150,7 +150,7 @@ type found struct {
 	over     func()
 }
 
-// look imports what is new in a directory.
+// look imports the new archives of a directory.
 func (p *Preload) look(ctx context.Context, dir string) {
 	p.mu.Lock()
 	p.mu.problems = map[string]string{}
@@ -180,7 +180,7 @@ func (p *Preload) look(ctx context.Context, dir string) {
 }
 
 // list returns the archives of a directory, in the order of their names. ok is false if the
-// directory could not be read, which says nothing about what is in it.
+// directory could not be read, so that its content is unknown.
 func (p *Preload) list(dir string) (list []*found, ok bool) {
 	if dir == "" {
 		return nil, true
@@ -219,8 +219,8 @@ func (p *Preload) list(dir string) (list []*found, ok bool) {
 	return list, true
 }
 
-// checkWriters returns an error if others than root, or this user, may write to a file: whoever
-// does decides what containers run.
+// checkWriters returns an error if others than root, or this user, may write to a file, because the
+// file decides what containers run.
 func checkWriters(path string) error {
 	st, err := os.Stat(path)
 	if err != nil {

@@ -14,26 +14,26 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Blob is one part of an image that a registry serves: a layer, or what describes the image.
+// Blob is one part of an image that a registry serves: a layer, a manifest or a configuration.
 type Blob struct {
 	Digest string
 	Size   int64 // in bytes
 }
 
-// Sink is told how a pull goes. Its methods may be called from any goroutine and do not block, apart
-// from Resolved.
+// Sink is told how a pull goes. Its methods may be called from any goroutine and do not block,
+// apart from Resolved.
 type Sink interface {
 	// Received is called whenever bytes come, with how many, and with 0 when a request is answered
 	// that is not for the rest of a blob.
 	Received(n int)
-	// Needs is called with what the image consists of, as that becomes known, whether it is on this
-	// node or has to be fetched.
+	// Needs is called with the parts of the image, as they become known, whether they are on this
+	// node or have to be fetched.
 	Needs(blobs []Blob)
 	// Layer is called when a layer comes to a step of being unpacked.
 	Layer(step LayerStep)
-	// Resolved is called when the registry has said what the name of the image stands for, before
-	// anything of that is fetched, and perhaps once more if the pull begins anew. from is its
-	// registry, with the credentials of the pull. An error ends the pull. It does wait.
+	// Resolved is called when the registry has resolved the name of the image, before any of it is
+	// fetched, and perhaps once more if the pull begins anew. from is its registry, with the
+	// credentials of the pull. An error ends the pull. It does wait.
 	Resolved(ctx context.Context, target ocispec.Descriptor, from Registry) error
 }
 
@@ -70,13 +70,13 @@ func (s LayerStep) change() (unpacking, queued int) {
 
 // Progress is how far the pulls of an image have come.
 type Progress struct {
-	// Total is the size of what the image consists of, in bytes, and Fetched how much of that is on
-	// this node. Total is 0 as long as the registry has not said what the image consists of. Of an
-	// archive they are its size and how much of it was read.
+	// Total is the size of the parts of the image, in bytes, and Fetched how much of them is on
+	// this node. Total is 0 until the registry has listed the parts. Of an archive they are its
+	// size and how much of it was read.
 	Total   int64 `json:"total"`
 	Fetched int64 `json:"fetched"`
-	// Blobs and Complete count the parts, and those of them that are here as a whole. They are 0 for
-	// an archive.
+	// Blobs and Complete count the parts, and those of them that are here as a whole. They are 0
+	// for an archive.
 	Blobs    int `json:"blobs"`
 	Complete int `json:"complete"`
 }
@@ -91,7 +91,7 @@ const (
 // The states of transfers.
 const (
 	StateWaiting   = "waiting"   // for an archive that is being imported
-	StateResolving = "resolving" // the registry has not said what the image consists of
+	StateResolving = "resolving" // the registry has not listed the parts of the image
 	StateFetching  = "fetching"
 	StateUnpacking = "unpacking" // everything is here but the last layers' files
 )
@@ -105,11 +105,12 @@ type Transfer struct {
 	Progress
 	// Came is how many bytes have come from the registry.
 	Came int64 `json:"came"`
-	// Unpacking and Queued count the layers whose files are being written, and those that wait until
-	// other layers are.
+	// Unpacking and Queued count the layers whose files are being written, and those that wait
+	// until other layers are.
 	Unpacking int `json:"unpacking"`
 	Queued    int `json:"queued"`
-	// Waiters says who waits for it: the pods that pulls are for, as NAMESPACE/NAME, or another word.
+	// Waiters says who waits for it: the pods that pulls are for, as NAMESPACE/NAME, or another
+	// word.
 	Waiters []string `json:"waiters"`
 	// Archive is the path of the archive that a pull waits for.
 	Archive string `json:"archive,omitempty"`
@@ -123,7 +124,7 @@ type transfers struct {
 	all map[*transfer]bool
 }
 
-// transfer is one pull or import. What it consists of is guarded by transfers.mu.
+// transfer is one pull or import. Its parts are guarded by transfers.mu.
 type transfer struct {
 	in    *transfers
 	kind  string
@@ -193,7 +194,7 @@ func (t *transfer) reads(done, total int64) {
 
 func (t *transfer) waitsFor(archive string) { t.change(func() { t.archive = archive }) }
 
-// of returns what an image consists of, and whether it is being pulled.
+// of returns the parts of an image, and whether it is being pulled.
 func (ts *transfers) of(name string) (blobs []Blob, pulled bool) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -230,7 +231,7 @@ func (s *Service) Progress(ctx context.Context, ref string) (*Progress, error) {
 	return &p, nil
 }
 
-// sumUp returns the progress of what consists of blobs, of which so many bytes are here.
+// sumUp returns the progress of blobs, of which so many bytes are here.
 func sumUp(blobs []Blob, here map[string]int64) Progress {
 	out := Progress{Blobs: len(blobs)}
 	for _, b := range blobs {

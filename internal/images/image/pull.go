@@ -20,7 +20,7 @@ type pullKey struct {
 
 // Pull makes sure that the image is here in the version that the registry has now, and returns its
 // ID. While an archive that is known to have the image is imported, the pull waits for that, and
-// fetches what is missing then. ErrPermissionDenied: the policy does not let the image in.
+// then fetches the missing parts. ErrPermissionDenied: the policy does not let the image in.
 func (s *Service) Pull(ctx context.Context, ref string, auth *runtimeapi.AuthConfig, who Caller) (string, error) {
 	name, err := Normalize(ref)
 	if err != nil {
@@ -75,8 +75,8 @@ func (s *Service) pull(ctx context.Context, cancel context.CancelCauseFunc, t *t
 	return st.ID, nil
 }
 
-// watch is the sink of a pull: it passes on how the pull goes to those who look at it, and to what
-// ends it if it gets nowhere.
+// watch is the sink of a pull: it passes the progress on to the list of transfers, and to the
+// patience that ends a pull without progress.
 type watch struct {
 	transfer *transfer
 	patience *patience

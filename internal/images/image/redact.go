@@ -19,9 +19,9 @@ type redacted struct {
 func (r redacted) Error() string { return r.text }
 func (r redacted) Unwrap() error { return r.err }
 
-// redact cuts what may be a credential out of the URLs in an error: user information, and all that
-// follows the path. A registry redirects to storage with URLs that are signed, and whoever has
-// such a URL can read the blob.
+// redact cuts possible credentials out of the URLs in an error: user information, and all that
+// follows the path. A registry redirects to storage with URLs that are signed, and such a URL is
+// enough to read the blob.
 func redact(err error) error {
 	text := err.Error()
 	clean := urlForm.ReplaceAllStringFunc(text, func(s string) string {

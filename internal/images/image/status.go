@@ -14,7 +14,7 @@ import (
 )
 
 // Resolve finds an image by ID, by the beginning of one (of at least 4 digits), or by name.
-// ErrNotFound names what was asked for.
+// ErrNotFound names the image.
 func (s *Service) Resolve(ref string) (Image, error) {
 	if ref == "" {
 		return Image{}, fmt.Errorf("no image was named: %w", errdefs.ErrInvalidArgument)
@@ -55,8 +55,8 @@ func (s *Service) Resolve(ref string) (Image, error) {
 
 // Name returns the name that the status of a container shows for the image with an ID: the one that
 // its user asked for, if it is a name of the image, else the image's first tag, else its first repo
-// digest, else, when the image has no name any more, the ID. It is asked at each status, so that a tag
-// that was moved to another image is no longer shown.
+// digest, else, when the image has no name any more, the ID. It is asked at each status, so that a
+// tag that was moved to another image is no longer shown.
 func (s *Service) Name(id, asked string) string {
 	s.mu.RLock()
 	i, ok := s.mu.index.byID[id]

@@ -55,8 +55,8 @@ func (s *Service) unpack(ctx context.Context, i Image, snapshotter string) error
 }
 
 // sources returns a name of each target that claims to have the layers of an image, those of the
-// image itself first. A layer is what its ID says whichever blob it comes from, and the blobs of
-// one target may be missing, or not be what was claimed.
+// image itself first. The ID of a layer is that of its content, whichever blob it comes from, and
+// the blobs of one target may be missing, or have another content.
 func (s *Service) sources(i Image) []Name {
 	names := append([]Name{i.Name}, i.Names...)
 	s.mu.RLock()
@@ -82,7 +82,7 @@ func (s *Service) Checkpoint(ctx context.Context, id string) (io.ReadCloser, err
 }
 
 // unpacked runs f, which needs the image with that chain ID unpacked, and runs it again once the
-// image was unpacked if that is what it lacked.
+// image was unpacked, if it was not.
 func (s *Service) unpacked(ctx context.Context, chainID string, f func() error) error {
 	err := f()
 	if !errdefs.IsNotFound(err) {

@@ -24,7 +24,7 @@ const (
 	usageBudget = 5 * time.Second
 )
 
-// Usage is what is used of the file system that images are on.
+// Usage is the use of the file system that images are on.
 type Usage struct {
 	Path       string
 	Images     Space // the layers of images
@@ -33,7 +33,7 @@ type Usage struct {
 	At         time.Time
 }
 
-// Space is what something uses of a file system.
+// Space is a number of bytes and inodes of a file system.
 type Space struct{ Bytes, Inodes uint64 }
 
 // sample measures usage until ctx ends.
@@ -75,7 +75,7 @@ func (s *Service) measure(ctx context.Context) {
 	s.mu.usage = u
 }
 
-// Measured returns what was measured last; ok is false if nothing was.
+// Measured returns the last measurement; ok is false before the first.
 func (s *Service) Measured() (u Usage, ok bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -89,7 +89,7 @@ func (s *Service) Mountpoint() string {
 	return s.mu.usage.Path
 }
 
-// FsInfo returns what was measured last. Shortly after the start it waits a little for the first
+// FsInfo returns the last measurement. Shortly after the start it waits a little for the first
 // measurement. If there is none, because containerd is away, the answer names no file system: an
 // error would keep a kubelet from starting, which asks this to find out whether somebody answers.
 func (s *Service) FsInfo(ctx context.Context) *runtimeapi.ImageFsInfoResponse {

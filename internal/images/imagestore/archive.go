@@ -27,12 +27,12 @@ import (
 
 // Import reads an archive and unpacks the images in it that are for this node: see forNode. They
 // get their names once all of them can be used. One that is bad fails the import: then no name has
-// changed, and what was read is removed again. leftOut has a sentence for each image that is not
-// taken. read is called as the reading goes on.
+// changed, and the blobs that it read are removed again. leftOut has a sentence for each image that
+// is not taken. read is called as the reading goes on.
 func (p *Puller) Import(ctx context.Context, path, ref string, read func(done, total int64)) (taken []image.Stored, leftOut []string, err error) {
 	defer p.durability.making()()
 	begun := time.Now()
-	ctx, done, err := p.jobs.lease(ctx)
+	ctx, done, err := p.jobs.lease(ctx, "")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -103,7 +103,7 @@ func (a *archiveFile) Read(p []byte) (int, error) {
 
 // unshared is a content store in which one call begins blobs under keys of its own. Otherwise the
 // key of a blob of an archive is its path, and an import would go on where another one was cut off
-// by a kill or a power cut, with what that had written of another file, or what the disk has lost.
+// by a kill or a power cut, with bytes of another file, or bytes that the disk has lost.
 type unshared struct {
 	content.Store
 	call string
@@ -120,8 +120,8 @@ func (s unshared) Writer(ctx context.Context, opts ...content.WriterOpt) (conten
 	return s.Store.Writer(ctx, slices.Concat(opts, []content.WriterOpt{content.WithRef(s.call + "-" + o.Ref)})...)
 }
 
-// take unpacks an image of an archive, and makes containerd keep what it consists of for as long as
-// it has a name, which it has not yet.
+// take unpacks an image of an archive, and makes containerd keep its blobs for as long as it has a
+// name, which it does not have yet.
 func (p *Puller) take(ctx context.Context, img images.Image, begun time.Time) (image.Stored, error) {
 	st, err := p.names.read(ctx, img)
 	if err == nil {

@@ -539,7 +539,7 @@ func TestAPullNamesWhatCanBeUsed(t *testing.T) {
 		reg.Push("a/image:1", imageOf(t, v1Config())): stageLayered,
 		reg.Push("a/artifact:1", art):                 stagePlacing,
 	} {
-		ctx, done, err := i.lease(t.Context())
+		ctx, done, err := i.lease(t.Context(), "")
 		try(t, err)
 		p := pulling{Puller: i.Puller, Sink: unseen{}, attempt: attempt{at: at}, ref: ref}
 		_, err = p.fetch(ctx)

@@ -28,16 +28,15 @@ type artifacts struct {
 }
 
 const (
-	// labelShared is the label of the layer that an artifact is laid out in: how many bytes of it are
-	// those of its blobs, which it shares with the content store.
+	// labelShared is the label of the layer that an artifact is laid out in: how many bytes of it
+	// are those of its blobs, which it shares with the content store.
 	labelShared = "berth/artifact.shared"
-	// labelSnapshotRef begins the label of a manifest that keeps the layer from containerd's garbage
-	// collector for as long as the manifest is there. The name of the snapshotter follows.
+	// labelSnapshotRef begins the label of a manifest that keeps the layer from containerd's
+	// garbage collector for as long as the manifest is there. The name of the snapshotter follows.
 	labelSnapshotRef = "containerd.io/gc.ref.snapshot."
-	// layingPrefix begins the names of layers that artifacts are being laid out in. They have a lease.
+	// layingPrefix begins the names of layers that artifacts are being laid out in. They have a
+	// lease.
 	layingPrefix = "berth-artifact-"
-	// schemaVersion is that of every manifest. A configuration has none.
-	schemaVersion = 2
 )
 
 // layOut lays the files of an artifact out in a layer of a snapshotter, which containerd keeps for
@@ -47,7 +46,7 @@ func (as *artifacts) layOut(ctx context.Context, name string, a *manifestForNode
 	if _, leased := leases.FromContext(ctx); !leased {
 		var done func()
 		var err error
-		if ctx, done, err = as.jobs.lease(ctx); err != nil {
+		if ctx, done, err = as.jobs.lease(ctx, ""); err != nil {
 			return err
 		}
 		defer done()

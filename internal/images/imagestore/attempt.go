@@ -2,8 +2,8 @@
 
 package imagestore
 
-// attempt is what a pull does next, and what it has tried before. It is pure. [attempt.after] is the
-// only way from one attempt to the next.
+// attempt is the next step of a pull, with a memory of the steps before. It is pure.
+// [attempt.after] is the only way from one attempt to the next.
 //
 //	beside ──▶ layered ────┐ its layers are unpacked
 //	  │           │        ▼
@@ -13,8 +13,8 @@ package imagestore
 //	  └──▶ fetching ──────────────▶ done   a checkpoint
 //
 // A pull begins beside. It goes back there once if the beginning of a blob that an earlier pull had
-// left was wrong, and once if a layer that was here is wrong and its blob is missing. An artifact or
-// a checkpoint is fetched once more in the first of these cases. Any other error is the end: the
+// left was wrong, and once if a layer that was here is wrong and its blob is missing. An artifact
+// or a checkpoint is fetched once more in the first of these cases. Any other error is the end: the
 // attempt is failed.
 type attempt struct {
 	at stage
@@ -28,7 +28,7 @@ type attempt struct {
 	lost bool
 }
 
-// stage is what an attempt does.
+// stage is the work of an attempt.
 type stage string
 
 const (
@@ -48,7 +48,7 @@ const (
 	stageFailed stage = "failed"
 )
 
-// outcome is what an attempt has come to.
+// outcome is the result of an attempt.
 type outcome string
 
 const (
@@ -58,7 +58,7 @@ const (
 	needsParent outcome = "needs parent"
 	// layerGone: a layer that was here has gone meanwhile.
 	layerGone outcome = "layer gone"
-	// wrongBeginning: a blob that an earlier pull had begun is not what its digest says.
+	// wrongBeginning: the blob that an earlier pull had begun does not match its digest.
 	wrongBeginning outcome = "wrong beginning"
 	// anArtifact and aCheckpoint: it has no layers to be unpacked.
 	anArtifact  outcome = "is an artifact"

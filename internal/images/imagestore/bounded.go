@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/errdefs"
@@ -16,13 +17,16 @@ import (
 	"berth/internal/base/processors"
 )
 
+// lookTimeout bounds one attempt to list the items without the mark.
+const lookTimeout = time.Minute
+
 // maxBlob is how large a manifest, an index or a configuration may be, in bytes. containerd's
 // client reads each of them whole. Registries take manifests of up to 4 MiB.
 const maxBlob = 8 << 20
 
-// boundedStore is a content store that refuses to have a large blob read whole. What counts is the
-// size that the blob has, whatever a descriptor says: a manifest may name a layer that is there
-// already as its configuration.
+// boundedStore is a content store that refuses to have a large blob read whole. The size of the
+// blob counts, and not that in a descriptor, because a manifest may name a layer that exists as its
+// configuration.
 type boundedStore struct {
 	content.Store
 	early *earlyBlobs
@@ -53,8 +57,8 @@ func (s boundedStore) Writer(ctx context.Context, opts ...content.WriterOpt) (co
 }
 
 // blobWriter writes a blob that begins anew after a commit that has failed. The kernel reports a
-// write that has failed once: whoever continued the blob would sync it with success and without its
-// data.
+// failed write only once: a writer that continued the blob would sync it with success and without
+// its data.
 type blobWriter struct {
 	content.Writer
 	store boundedStore
@@ -62,7 +66,7 @@ type blobWriter struct {
 }
 
 // Write writes the next bytes. They are hashed here, or sent to the containerd that hashes them:
-// whoever waits for anything else goes first.
+// all other work goes first.
 func (w blobWriter) Write(p []byte) (n int, err error) {
 	processors.Behind(func() { n, err = w.Writer.Write(p) })
 	w.store.early.wrote(n)
@@ -84,8 +88,8 @@ func (w blobWriter) Commit(ctx context.Context, size int64, expected digest.Dige
 	return err
 }
 
-// largeBlob lets parts of itself be read. To whoever wants all of it its size is one byte more than
-// the bound, which keeps the buffer small, and reading into that buffer is an error.
+// largeBlob lets parts of itself be read. Its size is one byte more than the bound, which keeps the
+// buffer small, and reading into that buffer is an error.
 type largeBlob struct {
 	content.ReaderAt
 	desc ocispec.Descriptor

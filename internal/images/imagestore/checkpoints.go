@@ -7,48 +7,27 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/errdefs"
-	"github.com/klauspost/compress/flate"
-	"github.com/klauspost/compress/gzip"
-	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/base/connection"
 )
 
-// checkpointPrefixes begin the annotations of an image that holds a checkpoint of a container: the
-// first ones are those that checkpointctl and containerd use, the others CRI-O's.
-var checkpointPrefixes = []string{"org.criu.checkpoint.", "io.kubernetes.cri-o.annotations.checkpoint."}
-
-// errCheckpoint stops a pull that unpacks: what is pulled holds a checkpoint.
+// errCheckpoint stops a pull that unpacks, because the image holds a checkpoint.
 var errCheckpoint = errors.New("it holds a checkpoint, which is not the root file system of a container")
 
-// isCheckpoint reports whether the annotations of a manifest or an index say that the image holds a
-// checkpoint.
-func isCheckpoint(annotations map[string]string) bool {
-	for k := range annotations {
-		for _, prefix := range checkpointPrefixes {
-			if strings.HasPrefix(k, prefix) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
 // Checkpoint returns the archive of a checkpoint, which is the layer of the manifest that is its
-// ID, without the compression. What is read stays on this node until the caller closes it, also if
-// the image is removed meanwhile. ErrNotFound: the layer is not on this node. ErrInvalidArgument:
-// the image does not hold it as one layer.
+// ID, without the compression. The layer stays on this node until the caller closes the archive,
+// also if the image is removed meanwhile. ErrNotFound: the layer is not on this node.
+// ErrInvalidArgument: the image does not hold it as one layer.
 func (rd *Reader) Checkpoint(ctx context.Context, id string) (io.ReadCloser, error) {
-	ctx, done, err := rd.jobs.lease(ctx)
+	ctx, done, err := rd.jobs.lease(ctx, "")
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +69,7 @@ func (rd *Reader) openCheckpoint(ctx context.Context, id digest.Digest) (*archiv
 	if err != nil {
 		return nil, errors.Join(err, blob.Close())
 	}
-	unpacked := func() error { _ = r.Close(); return nil } // it says once more what Read has
+	unpacked := func() error { _ = r.Close(); return nil } // it repeats the error of Read
 	return &archiveReader{r, []func() error{unpacked, blob.Close}}, nil
 }
 
@@ -100,7 +79,7 @@ type archiveReader struct {
 	closers []func() error
 }
 
-// Read reads the next bytes. What the decompression says is about the image.
+// Read reads the next bytes. An error of the decompression is about the image.
 func (a *archiveReader) Read(p []byte) (int, error) {
 	n, err := a.r.Read(p)
 	switch {
@@ -111,16 +90,6 @@ func (a *archiveReader) Read(p []byte) (int, error) {
 		err = connection.Native(err)
 	}
 	return n, err
-}
-
-// isCorrupt reports whether an error says that compressed data is damaged.
-func isCorrupt(err error) bool {
-	var deflate flate.CorruptInputError
-	return errors.As(err, &deflate) || slices.ContainsFunc([]error{
-		io.ErrUnexpectedEOF, gzip.ErrHeader, gzip.ErrChecksum,
-		zstd.ErrMagicMismatch, zstd.ErrCRCMismatch, zstd.ErrReservedBlockType, zstd.ErrBlockTooSmall,
-		zstd.ErrWindowSizeExceeded, zstd.ErrWindowSizeTooSmall, zstd.ErrUnexpectedBlockSize, zstd.ErrCompressedSizeTooBig,
-	}, func(e error) bool { return errors.Is(err, e) })
 }
 
 // Close ends the reading and gives the blob back.

@@ -5,9 +5,11 @@ package imagestore
 import (
 	"bufio"
 	"bytes"
+	"compress/flate"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/containerd/errdefs"
 	"github.com/klauspost/compress/gzip"
@@ -26,8 +28,7 @@ var (
 	magicXz    = []byte{0xfd, '7', 'z', 'X', 'Z', 0}
 )
 
-// plain returns what an archive is without its compression, by the bytes that it begins with. The
-// caller closes it.
+// plain decompresses an archive. The bytes that it begins with decide how. The caller closes it.
 func plain(r io.Reader) (io.ReadCloser, error) {
 	b := bufio.NewReader(r)
 	begin, err := b.Peek(len(magicXz))
@@ -51,4 +52,14 @@ func plain(r io.Reader) (io.ReadCloser, error) {
 		return nil, fmt.Errorf("it is compressed with bzip2 or xz; compress it with gzip or zstd, or not at all: %w", errdefs.ErrInvalidArgument)
 	}
 	return io.NopCloser(b), nil
+}
+
+// isCorrupt reports whether an error says that compressed data is damaged.
+func isCorrupt(err error) bool {
+	var deflate flate.CorruptInputError
+	return errors.As(err, &deflate) || slices.ContainsFunc([]error{
+		io.ErrUnexpectedEOF, gzip.ErrHeader, gzip.ErrChecksum,
+		zstd.ErrMagicMismatch, zstd.ErrCRCMismatch, zstd.ErrReservedBlockType, zstd.ErrBlockTooSmall,
+		zstd.ErrWindowSizeExceeded, zstd.ErrWindowSizeTooSmall, zstd.ErrUnexpectedBlockSize, zstd.ErrCompressedSizeTooBig,
+	}, func(e error) bool { return errors.Is(err, e) })
 }

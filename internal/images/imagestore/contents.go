@@ -17,7 +17,7 @@ import (
 	"berth/internal/images/image"
 )
 
-// Reader reads what is on the disk, and what is in images.
+// Reader reads the content of images, and measures the disk.
 type Reader struct {
 	*core
 	names      *Names
@@ -27,8 +27,8 @@ type Reader struct {
 	usage      sampler
 }
 
-// Contents returns what is on the disk, and what images consist of. The sizes of the layers of
-// containers are those that were measured last.
+// Contents returns the blobs and layers on the disk, and those of each image. The sizes of the
+// layers of containers are those that were measured last.
 func (rd *Reader) Contents(ctx context.Context) (image.Contents, error) {
 	ctx = connection.Namespaced(ctx)
 	c := image.Contents{
@@ -72,7 +72,7 @@ func (rd *Reader) Contents(ctx context.Context) (image.Contents, error) {
 	return c, err
 }
 
-// countOnce takes what the layers of artifacts share with blobs that are here from their sizes.
+// countOnce subtracts the bytes that the layers of artifacts share with blobs from their sizes.
 // shared has how much that is at most, by layer.
 func (rd *Reader) countOnce(c *image.Contents, shared map[string]int64) {
 	for _, p := range c.Images {
@@ -91,8 +91,8 @@ func (rd *Reader) countOnce(c *image.Contents, shared map[string]int64) {
 }
 
 // layers adds the snapshots of the snapshotter, and returns how many bytes of those of artifacts
-// are also those of blobs. Layers of images that were not measured yet are: the snapshotter knows
-// what they use.
+// are also those of blobs. It measures the layers of images that were not measured yet: the
+// snapshotter knows their sizes.
 func (rd *Reader) addLayers(ctx context.Context, c *image.Contents) (shared map[string]int64, err error) {
 	shared = map[string]int64{}
 	sn := rd.client.SnapshotService(rd.cfg.Snapshotter)
@@ -140,9 +140,9 @@ func (rd *Reader) addLayers(ctx context.Context, c *image.Contents) (shared map[
 	return shared, nil
 }
 
-// parts returns what a name stands for consists of, as far as that is here, and the ID of the
-// image. An image that cannot be read has its blobs all the same, so that nothing that it needs
-// counts as free.
+// parts returns the blobs and the layers of an image that are here, and the ID of the image. An
+// image that cannot be read has its blobs all the same, so that nothing that it needs counts as
+// free.
 func (rd *Reader) parts(ctx context.Context, img images.Image) (p image.Parts, id string, err error) {
 	p.Blobs = map[string]bool{}
 	_, err = image.Contain(rd.cfg.Logger, rd.cfg.Panicked, img.Name, func() (struct{}, error) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"os"
 	"sync/atomic"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"berth/internal/base/connection"
 	"berth/internal/images/durable"
 	"berth/internal/images/image"
+	"berth/internal/images/peer"
 )
 
 // blobs returns the sizes of all blobs by their digests.
@@ -70,8 +72,9 @@ type Config struct {
 	RegistryDir            string // of certs.d directories; "" for none
 	DecryptionKeysDir      string // of private keys for encrypted layers; "" for none
 	MaxConcurrentDownloads int
-	// MaxConcurrentUnpacks is how many layers of one image are unpacked at the same time. More than 1
-	// needs a containerd in this process, and a snapshotter that can put a layer onto others later.
+	// MaxConcurrentUnpacks is how many layers of one image are unpacked at the same time. More than
+	// 1 needs a containerd in this process, and a snapshotter that can put a layer onto others
+	// later.
 	MaxConcurrentUnpacks int
 	// Credentials are those of registries and mirrors by host, for pulls that bring none along.
 	Credentials map[string]image.Credentials
@@ -118,4 +121,10 @@ func (c *core) collect(ctx context.Context) error {
 		err = c.client.LeasesService().Delete(ctx, lease, leases.SynchronousDelete)
 	}
 	return connection.Native(err)
+}
+
+// Peers are other nodes that may have a blob.
+type Peers interface {
+	Copy(ctx context.Context, b peer.Blob, offset int64, to io.Writer, progress func(n int)) (peer.Copied, error)
+	Lied(b peer.Blob, from []netip.AddrPort)
 }

@@ -16,61 +16,55 @@ import (
 	"berth/internal/images/image"
 )
 
-// configuredRegistry is the registry of an image.
-type configuredRegistry struct {
-	registries *registries
-	ref        string
+// Registry returns the registry of an image, with the credentials that the configuration has for
+// it.
+func (rs *registries) Registry(ref string) image.Registry {
+	return documents{func(ctx context.Context) (remotes.Resolver, error) {
+		named, err := reference.ParseDockerRef(ref)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+		}
+		return newResolver(rs.hosts(ctx, reference.Domain(named), image.Credentials{}, func(int) {})), nil
+	}}
 }
 
-func (r *configuredRegistry) documents(ctx context.Context) (documents, error) {
-	named, err := reference.ParseDockerRef(r.ref)
-	if err != nil {
-		return documents{}, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
-	}
-	hosts := r.registries.hosts(ctx, reference.Domain(named), image.Credentials{}, func(int) {})
-	return documents{newResolver(hosts)}, nil
+// documents reads manifests and blobs that are small enough to be read whole, and stores none of
+// them. It implements image.Registry with a resolver of an image.
+type documents struct {
+	resolver func(ctx context.Context) (remotes.Resolver, error)
 }
-
-// Manifest implements image.Registry.
-func (r *configuredRegistry) Manifest(ctx context.Context, ref string) ([]byte, error) {
-	d, err := r.documents(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return d.Manifest(ctx, ref)
-}
-
-// Blob implements image.Registry.
-func (r *configuredRegistry) Blob(ctx context.Context, ref string, desc ocispec.Descriptor) ([]byte, error) {
-	d, err := r.documents(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return d.Blob(ctx, ref, desc)
-}
-
-// documents reads what is small enough to be read whole, with a resolver of an image. Nothing of it
-// is stored.
-type documents struct{ resolver remotes.Resolver }
 
 // Manifest implements image.Registry.
 func (d documents) Manifest(ctx context.Context, ref string) ([]byte, error) {
-	name, desc, err := d.resolver.Resolve(ctx, ref)
+	r, err := d.resolver(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return d.Blob(ctx, name, desc)
+	name, desc, err := r.Resolve(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	return readBlob(ctx, r, name, desc)
 }
 
 // Blob implements image.Registry.
 func (d documents) Blob(ctx context.Context, ref string, desc ocispec.Descriptor) ([]byte, error) {
+	r, err := d.resolver(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return readBlob(ctx, r, ref, desc)
+}
+
+// readBlob reads a small blob of an image whole.
+func readBlob(ctx context.Context, from remotes.Resolver, ref string, desc ocispec.Descriptor) ([]byte, error) {
 	if desc.Size < 0 || desc.Size > maxBlob {
 		return nil, fmt.Errorf("%s has %d bytes, more than %d: %w", desc.Digest, desc.Size, maxBlob, errdefs.ErrInvalidArgument)
 	}
 	if err := desc.Digest.Validate(); err != nil {
 		return nil, fmt.Errorf("digest %q: %w: %w", desc.Digest, err, errdefs.ErrInvalidArgument)
 	}
-	fetcher, err := d.resolver.Fetcher(ctx, ref)
+	fetcher, err := from.Fetcher(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -89,27 +83,27 @@ func (d documents) Blob(ctx context.Context, ref string, desc ocispec.Descriptor
 	return b, nil
 }
 
-// askingResolver is a resolver that asks whether to go on once it knows what a name stands for. A
-// registry has no say in what a digest stands for.
+// askingResolver is a resolver that asks whether to go on once it knows the target of a name. If
+// the name has a digest, the registry has no say in the target.
 type askingResolver struct {
 	remotes.Resolver
 	// resolved may be nil.
 	resolved func(ctx context.Context, target ocispec.Descriptor, from image.Registry) error
 }
 
-// Resolve asks the registry what a name stands for.
+// Resolve asks the registry for the target of a name.
 func (r askingResolver) Resolve(ctx context.Context, ref string) (string, ocispec.Descriptor, error) {
 	name, desc, err := r.Resolver.Resolve(ctx, ref)
 	if err == nil {
 		_, err = image.NewName(ref, desc, "")
 	}
 	if err == nil && r.resolved != nil {
-		err = r.resolved(ctx, desc, documents{r.Resolver})
+		err = r.resolved(ctx, desc, documents{func(context.Context) (remotes.Resolver, error) { return r.Resolver, nil }})
 	}
 	return name, desc, err
 }
 
-// SetOptions passes on what the pull is to be like: containerd's client asks for this method.
+// SetOptions passes on the options of the pull: containerd's client asks for this method.
 func (r askingResolver) SetOptions(options ...transfer.ImageResolverOption) {
 	if inner, ok := r.Resolver.(remotes.ResolverWithOptions); ok {
 		inner.SetOptions(options...)

@@ -43,8 +43,8 @@ func openDurability(c *core, ls *imageLayers, rp *repairer) *Durability {
 	return d
 }
 
-// KeepDurable marks what is on the disk, and checks what is doubted after an unclean boot, until
-// ctx ends. It is called once, when containerd is there.
+// KeepDurable puts images onto the disk and marks them, and checks those that are doubted after an
+// unclean boot, until ctx ends. It is called once, when containerd is there.
 func (d *Durability) KeepDurable(ctx context.Context) error {
 	if d.keeper == nil {
 		return nil
@@ -108,8 +108,8 @@ func (d *Durability) Settle() error {
 var errNoRoot = errors.New("the directory of containerd is not open")
 
 // openRoot opens the directory of the containerd in this process, before anything is made in it:
-// what the kernel cannot write from then on is reported to Settle, even if somebody else was told
-// of it.
+// the kernel reports each write that fails from then on to Settle, even if it has reported it
+// elsewhere.
 func openRoot(dir string, log *slog.Logger) *os.File {
 	if dir == "" {
 		return nil

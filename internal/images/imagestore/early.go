@@ -11,23 +11,24 @@ import (
 	"berth/internal/images/durable"
 )
 
-// earlyBlobs has the kernel write back what is fetched of blobs while it is fetched. containerd syncs
-// a blob when it has all of it. It relies on where containerd's content store writes a blob: without
-// a file there nothing is written back early, and nothing else changes.
+// earlyBlobs has the kernel write back blobs while they are fetched. containerd syncs a blob when
+// it has all of it. It relies on where containerd's content store writes a blob: without a file
+// there nothing is written back early, and nothing else changes.
 type earlyBlobs struct {
 	dir  string // of the blobs that containerd does not have all of
 	pace durable.Early
 }
 
 // newEarlyBlobs returns nil, which does nothing, for a containerd of another process.
-func newEarlyBlobs(cfg Config) *earlyBlobs {
-	if cfg.Root == "" || cfg.WriteLate {
+func newEarlyBlobs(root string, late bool) *earlyBlobs {
+	if root == "" || late {
 		return nil
 	}
-	return &earlyBlobs{dir: filepath.Join(cfg.Root, "io.containerd.content.v1.content", "ingest")}
+	return &earlyBlobs{dir: filepath.Join(root, "io.containerd.content.v1.content", "ingest")}
 }
 
-// wrote counts what was written of any blob. Now and then it begins the writeback of all of them.
+// wrote counts the bytes that were written of any blob. Now and then it begins the writeback of all
+// of them.
 func (e *earlyBlobs) wrote(n int) {
 	if e == nil || !e.pace.Wrote(n) {
 		return

@@ -23,8 +23,8 @@ func failure(err error) error {
 	return native
 }
 
-// cutOff reports whether a pull has ended because the way to the registry, or that of whoever asked
-// for it to berth, was cut off, and why. The same pull may get further the next time.
+// cutOff reports whether a pull has ended because the way to the registry, or from the client to
+// berth, was cut off, and why. The same pull may get further the next time.
 func cutOff(err error) (reason string, cut bool) {
 	var answer remoteerrors.ErrUnexpectedStatus
 	switch kind := image.Kind(err); kind {

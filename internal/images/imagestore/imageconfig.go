@@ -9,15 +9,16 @@ import (
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/identity"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 const (
-	// maxConfig bounds the part of an image's configuration that is kept in memory, in bytes as it
-	// is written: what a container is run with, and not the history.
+	// maxConfig bounds the part of an image's configuration that is kept in memory, in bytes of its
+	// JSON: the settings for a container, and not the history.
 	maxConfig = 1 << 20
-	// maxParsed bounds what is remembered of all configurations together, in bytes.
+	// maxParsed bounds the memory for all configurations together, in bytes.
 	maxParsed = 16 << 20
 )
 
@@ -59,4 +60,15 @@ func parseConfig(b []byte) (p parsed, kept int, err error) {
 	}
 	p.chainID = identity.ChainID(o.RootFS.DiffIDs).String()
 	return p, len(o.Config), nil
+}
+
+// parsed is an image as its manifest describes it. It never changes.
+type parsed struct {
+	id           digest.Digest // of the image
+	configDigest digest.Digest // "" for an artifact
+	chainID      string
+	size         int64
+	config       ocispec.ImageConfig
+	checkpoint   bool
+	artifact     string // the type of an artifact
 }

@@ -28,22 +28,21 @@ type imageLayers struct {
 	*core
 	names  *Names
 	views  *views
-	opened time.Time // what a pull unpacks that is older was left by one before
+	opened time.Time // an older snapshot of a pull was left by an earlier berth
 
 	dirs layerDirs
 }
 
 const (
-	// labelDurable is the label of a layer or a blob that is on the disk. Its value is the instant at
-	// which that was made: another one that is made later under the same name may inherit the label.
+	// labelDurable is the label of a layer or a blob that is on the disk. Its value is the instant
+	// at which that was made: another one that is made later under the same name may inherit the
+	// label.
 	labelDurable = "berth/durable"
-	// overlay is the snapshotter whose layers are kept durable. Layers in another one are synced when
-	// they are unpacked, if the containerd in this process does that.
+	// overlay is the snapshotter whose layers are kept durable. Layers in another one are synced
+	// when they are unpacked, if the containerd in this process does that.
 	overlay = "overlayfs"
 	// settleTimeout is how long a clean stop may take to put images onto the disk.
 	settleTimeout = time.Second
-	// lookTimeout bounds one attempt to find out what lacks the mark.
-	lookTimeout = time.Minute
 )
 
 // layerDirs remembers the directories of layers until the layers are listed again.
@@ -73,7 +72,7 @@ func (ls *imageLayers) overlays() bool {
 	return ls.cfg.Snapshotter == overlay || slices.Contains(ls.cfg.Snapshotters, overlay)
 }
 
-// Unmarked lists what lacks the mark: blobs, and then layers, those below first.
+// Unmarked lists the items without the mark: blobs, and then layers, those below first.
 func (ls *imageLayers) Unmarked(ctx context.Context) ([]durable.Item, error) {
 	ctx, cancel := context.WithTimeout(connection.Namespaced(ctx), lookTimeout)
 	defer cancel()

@@ -58,12 +58,12 @@ func readIn(dir int, path string, limit int64) ([]byte, error) {
 
 // view mounts an image's root for the time of f: read-only, and so that nothing in it acts on the
 // host. A device node in an image is only a file to berth. When ctx ends, view returns at once,
-// also while containerd hangs, and what is made meanwhile is removed in the background.
+// also if containerd hangs, and a view that is made meanwhile is removed in the background.
 func (rd *Reader) view(ctx context.Context, chainID string, f func(root string) error) error {
 	if err := rd.durability.Trust(ctx, rd.cfg.Snapshotter, chainID); err != nil {
 		return fmt.Errorf("view image: %w", err)
 	}
-	key := rd.views.viewKey()
+	key := rd.newKey(viewPrefix)
 	rd.views.used.Store(key, nil)
 	// Nothing interrupts these calls: the outcome of one that was interrupted is not known, and a
 	// lease that containerd makes after it was deleted would stay.
@@ -77,7 +77,7 @@ func (rd *Reader) view(ctx context.Context, chainID string, f func(root string) 
 		mounts, failed = rd.views.makeView(detached, key, chainID)
 		close(made)
 		<-used
-		rd.views.removeView(detached, key)
+		rd.views.removeView(detached, rd.cfg.Snapshotter, key)
 	}()
 	defer func() {
 		close(used)

@@ -10,8 +10,8 @@ import (
 	"berth/internal/images/image"
 )
 
-// Store is containerd's image store: its parts put together by [New]. It does nothing itself, and no
-// part knows it.
+// Store is containerd's image store: its parts put together by [New]. It does nothing itself, and
+// no part knows it.
 type Store struct {
 	*core
 	*registries
@@ -36,7 +36,7 @@ func New(conn *connection.Connection, cfg Config) (*Store, error) {
 
 // open puts the parts together, each of those that are complete.
 func open(conn *connection.Connection, cfg Config) *Store {
-	c := &core{client: conn, cfg: cfg, early: newEarlyBlobs(cfg)}
+	c := &core{client: conn, cfg: cfg, early: newEarlyBlobs(cfg.Root, cfg.WriteLate)}
 	rs, ks := &registries{core: c}, &keys{c}
 	ns := &Names{core: c, parsed: image.NewCache[parsed](maxParsed)}
 	js := &jobs{core: c}

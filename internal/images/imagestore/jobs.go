@@ -5,6 +5,8 @@ package imagestore
 import (
 	"context"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
@@ -14,6 +16,14 @@ import (
 
 	"berth/internal/base/connection"
 )
+
+// jobs are the leases of pulls and imports, with those that are kept after they were cut off.
+type jobs struct {
+	*core
+	byKey    sync.Map    // the leases in use, and those of value heldLease
+	swept    atomic.Bool // the leases that an earlier berth has left are in byKey, or gone
+	discards atomic.Bool // the compressed layers of new images are not kept
+}
 
 // keeping returns the option that decides which blobs of an image that is pulled containerd keeps.
 // Without it these are all. Where blobs are discarded, the manifest does not refer to the layers,
@@ -32,27 +42,22 @@ func (js *jobs) SetDiscard(on bool) { js.discards.Store(on) }
 const (
 	// jobPrefix begins the names of the leases of pulls and imports.
 	jobPrefix = "berth-job-"
-	// jobLease is how long containerd keeps what a pull or an import has made if no berth comes back.
+	// jobLease is how long containerd keeps the results of a pull or an import if no berth comes
+	// back.
 	jobLease = 24 * time.Hour
-	// labelPull is the label of the lease of a pull: the reference. maxPullLabel bounds it, in bytes:
-	// containerd takes 4096 with the name of the label.
+	// labelPull is the label of the lease of a pull: the reference. maxPullLabel bounds it, in
+	// bytes: containerd takes 4096 with the name of the label.
 	labelPull    = "berth/pull"
 	maxPullLabel = 2048
-	// unleaseTimeout bounds the deletion of a lease, whatever became of the call that took it: a pull
-	// is not to wait for a containerd that hangs once it has ended.
+	// unleaseTimeout bounds the deletion of a lease, also after the context of the call has ended:
+	// a pull is not to wait for a containerd that hangs once it has ended.
 	unleaseTimeout = 10 * time.Second
 )
 
-// lease makes containerd keep what a pull or an import makes there, until the caller calls done. If
-// berth is killed before, the next one deletes the lease, that of a pull not at once: see
-// [Store.Sweep]. A lease that is held stays.
-func (js *jobs) lease(ctx context.Context) (_ context.Context, done func(), _ error) {
-	return js.leaseFor(ctx, "")
-}
-
-// leaseFor does what lease does, for a pull of ref. A berth that comes after a kill keeps the lease
-// for the next pull of ref.
-func (js *jobs) leaseFor(ctx context.Context, ref string) (_ context.Context, done func(), _ error) {
+// lease makes containerd keep the results of a pull or an import until the caller calls done. If
+// berth is killed before, the next one deletes the lease, but keeps that of a pull for the next pull
+// of ref: see [Store.Sweep]. ref is "" for anything else. A lease that is held stays.
+func (js *jobs) lease(ctx context.Context, ref string) (_ context.Context, done func(), _ error) {
 	labels := map[string]string{connection.LabelOwner: js.cfg.Owner}
 	if len(ref) > 0 && len(ref) <= maxPullLabel {
 		labels[labelPull] = ref
@@ -74,7 +79,7 @@ func (js *jobs) leaseFor(ctx context.Context, ref string) (_ context.Context, do
 		if js.discards.Load() {
 			opts = append(opts, leases.SynchronousDelete) // else the blobs stay until containerd collects next
 		}
-		if err := js.unleaseWith(ctx, key, opts...); err != nil {
+		if err := js.unlease(ctx, key, opts...); err != nil {
 			js.cfg.Logger.Warn("lease of an image cannot be deleted now, the next sweep does, or containerd once it has ended", "lease", key, "err", err)
 			js.byKey.Store(key, heldLease{})
 			return
@@ -83,16 +88,25 @@ func (js *jobs) leaseFor(ctx context.Context, ref string) (_ context.Context, do
 	}, nil
 }
 
-func (js *jobs) unlease(ctx context.Context, key string) error { return js.unleaseWith(ctx, key) }
-
-// unleaseNow has containerd collect what the lease kept before it answers.
-func (js *jobs) unleaseNow(ctx context.Context, key string) error {
-	return js.unleaseWith(ctx, key, leases.SynchronousDelete)
-}
-
-func (js *jobs) unleaseWith(ctx context.Context, key string, opts ...leases.DeleteOpt) error {
+// unlease deletes a lease. With leases.SynchronousDelete, containerd collects the content of the
+// lease before it answers.
+func (js *jobs) unlease(ctx context.Context, key string, opts ...leases.DeleteOpt) error {
 	if err := connection.Native(js.client.LeasesService().Delete(ctx, leases.Lease{ID: key}, opts...)); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("delete lease %s: %w", key, err)
 	}
 	return nil
+}
+
+// heldLease is the lease of a pull that has failed. It is the value of its key in Store.jobs.
+type heldLease struct {
+	ref    string
+	reason string    // why it is kept
+	until  time.Time // the zero time: nothing needs it, and it is to be deleted
+}
+
+// held reports whether a lease is kept for the next pull, now.
+func (js *jobs) held(key string) bool {
+	v, _ := js.byKey.Load(key)
+	h, ok := v.(heldLease)
+	return ok && time.Now().Before(h.until)
 }

@@ -83,7 +83,7 @@ func TestTheLeaseOfAPullThatAKillCutOffIsDeleted(t *testing.T) {
 	}
 	lease := func(i *Store) (done func()) {
 		t.Helper()
-		_, done, err := i.lease(t.Context())
+		_, done, err := i.lease(t.Context(), "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -132,7 +132,7 @@ func TestALeaseThatCouldNotBeDeletedIsDeletedByASweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	i := open(connection.Through(client), Config{Logger: slog.New(slog.DiscardHandler)})
-	_, done, err := i.leaseFor(t.Context(), "example.com/a:1")
+	_, done, err := i.lease(t.Context(), "example.com/a:1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,11 +164,11 @@ func TestALeaseThatIsGoneIsForgottenByASweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	i := open(connection.Through(client), Config{Logger: slog.New(slog.DiscardHandler)})
-	_, ended, err := i.lease(t.Context())
+	_, ended, err := i.lease(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, done, err := i.lease(t.Context())
+	_, done, err := i.lease(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +201,7 @@ func TestAPullDoesNotWaitForTheDeletionOfItsLease(t *testing.T) {
 		}
 		i := open(connection.Through(client), Config{Logger: slog.New(slog.DiscardHandler)})
 		ctx, cancel := context.WithCancel(t.Context())
-		_, done, err := i.lease(ctx)
+		_, done, err := i.lease(ctx, "")
 		if err != nil {
 			t.Fatal(err)
 		}

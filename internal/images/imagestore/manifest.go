@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
@@ -19,7 +20,10 @@ import (
 	"berth/internal/images/artifact"
 )
 
-// errArtifact stops a pull that unpacks: what is pulled is an artifact.
+// schemaVersion is that of every manifest. A configuration has none.
+const schemaVersion = 2
+
+// errArtifact stops a pull that unpacks, because the image is an artifact.
 var errArtifact = errors.New("it is an artifact, which has no layers to be unpacked")
 
 // manifestForNode is the manifest of an image for this node.
@@ -100,7 +104,7 @@ func readInto(ctx context.Context, cs content.Provider, desc ocispec.Descriptor,
 	return nil
 }
 
-// parsed returns what the image service wants to know of an artifact.
+// parsed describes an artifact for the image service.
 func (m *manifestForNode) parsed(target ocispec.Descriptor) parsed {
 	size := artifact.Size(m.Manifest) + m.desc.Size
 	if target.Digest != m.desc.Digest {
@@ -116,3 +120,20 @@ func (m *manifestForNode) parsed(target ocispec.Descriptor) parsed {
 
 // maxDepth bounds how far the indexes of an image are followed.
 const maxDepth = 8
+
+// checkpointPrefixes begin the annotations of an image that holds a checkpoint of a container: the
+// first ones are those that checkpointctl and containerd use, the others CRI-O's.
+var checkpointPrefixes = []string{"org.criu.checkpoint.", "io.kubernetes.cri-o.annotations.checkpoint."}
+
+// isCheckpoint reports whether the annotations of a manifest or an index say that the image holds a
+// checkpoint.
+func isCheckpoint(annotations map[string]string) bool {
+	for k := range annotations {
+		for _, prefix := range checkpointPrefixes {
+			if strings.HasPrefix(k, prefix) {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -24,7 +24,7 @@ func (v *Verifier) mend(ctx context.Context, img images.Image, begun time.Time, 
 		return nil
 	}
 	chain, blobs, diffIDs, err := v.names.layersOf(ctx, img)
-	if errors.Is(err, errArtifact) { // laid out from its blobs, and nobody can write to it
+	if errors.Is(err, errArtifact) { // it is laid out from its blobs, and cannot be written to
 		return nil
 	}
 	if err != nil || len(chain) == 0 {
@@ -92,13 +92,4 @@ func (v *Verifier) lookInto(ctx context.Context, item durable.Item, from source,
 	defer sink.Layer(image.LayerEnds)
 	_, err = v.repair(ctx, item, at, []source{from}, why)
 	return err
-}
-
-// repair unpacks a layer again that nobody doubts. It lacks the mark until it is on the disk.
-func (v *Verifier) repair(ctx context.Context, item durable.Item, at layerDir, from []source, why error) (durable.Outcome, error) {
-	outcome, err := v.repairer.remake(ctx, item, at, from, why)
-	if err == nil && v.cfg.Checked != nil {
-		v.cfg.Checked(item, outcome)
-	}
-	return outcome, err
 }

@@ -12,14 +12,13 @@ import (
 	"github.com/containerd/containerd/v2/core/images/usage"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/platforms"
-	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/base/connection"
 	"berth/internal/images/image"
 )
 
-// Names are containerd's images by their names, and what each of them stands for.
+// Names are the names of containerd's images, and their targets.
 type Names struct {
 	*core
 	parsed *image.Cache[parsed]
@@ -42,17 +41,6 @@ const (
 
 // managed are the labels of each name.
 var managed = map[string]string{labelManaged: "managed"}
-
-// parsed is what a manifest or an index stands for. It never changes.
-type parsed struct {
-	id           digest.Digest // of the image
-	configDigest digest.Digest // "" for an artifact
-	chainID      string
-	size         int64
-	config       ocispec.ImageConfig
-	checkpoint   bool
-	artifact     string // the type of an artifact
-}
 
 // Snapshotter returns the name of the snapshotter that images are unpacked into.
 func (ns *Names) Snapshotter() string { return ns.cfg.Snapshotter }
@@ -116,7 +104,7 @@ func (ns *Names) parse(ctx context.Context, img images.Image) (parsed, error) {
 	return image.Contain(ns.cfg.Logger, ns.cfg.Panicked, img.Name, func() (parsed, error) { return ns.parseTrusting(ctx, img) })
 }
 
-// parseTrusting does what parse does, and the parsers may panic in it.
+// parseTrusting is parse without protection from a panic of a parser.
 func (ns *Names) parseTrusting(ctx context.Context, img images.Image) (parsed, error) {
 	key := img.Target.Digest.String()
 	cs := ns.content()
@@ -157,9 +145,9 @@ func (ns *Names) parseTrusting(ctx context.Context, img images.Image) (parsed, e
 	return p, nil
 }
 
-// name stores all names of images that can be used, and nothing else in berth names one. Whatever
-// the names stand for by now, they are for what was pulled or imported. The lease in ctx keeps that
-// meanwhile.
+// name stores all names of images that can be used, and nothing else in berth names one. The names
+// get the targets that were pulled or imported, even if they have others by now. The lease in ctx
+// keeps the images meanwhile.
 func (ns *Names) name(ctx context.Context, all ...image.Stored) error {
 	store := ns.client.ImageService()
 	for _, st := range all {
@@ -181,7 +169,7 @@ func (ns *Names) name(ctx context.Context, all ...image.Stored) error {
 }
 
 // Delete removes a name if it stands for the same as before, and is ErrNotFound otherwise.
-// containerd collects what no name needs any more.
+// containerd collects blobs and layers that no name needs any more.
 func (ns *Names) Delete(ctx context.Context, n image.Name) error {
 	target := n.Target()
 	return connection.Native(ns.client.ImageService().Delete(connection.Namespaced(ctx), n.String(),

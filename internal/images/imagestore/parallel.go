@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file holds a trick whole: layers that are unpacked beside each other. It relies on what
-// containerd does not promise: its unpacker asks for a layer that is apart from those below with
-// one overlay mount that has no lower directory. The setting image.max_concurrent_unpacks turns it
-// off with 1. Delete when containerd's own differ leaves a directory that a layer lacks as the
-// layers below have it: https://github.com/containerd/containerd/pull/12332.
+// This file holds a trick whole: layers that are unpacked beside each other. It relies on a
+// behaviour that containerd does not promise: its unpacker asks for a layer that is apart from
+// those below with one overlay mount that has no lower directory. The setting
+// image.max_concurrent_unpacks turns it off with 1. Delete when containerd's own differ leaves a
+// directory that a layer lacks as the layers below have it:
+// https://github.com/containerd/containerd/pull/12332.
 
 package imagestore
 

@@ -21,20 +21,14 @@ import (
 	"berth/internal/images/peer"
 )
 
-// Peers are other nodes that may have a blob.
-type Peers interface {
-	Copy(ctx context.Context, b peer.Blob, offset int64, to io.Writer, progress func(n int)) (peer.Copied, error)
-	Lied(b peer.Blob, from []netip.AddrPort)
-}
-
-// peerRef begins the reference under which a blob is written that comes from peers. What is below
-// it may hold bytes of a peer that lies, so containerd never goes on with it when it fetches the
-// blob from the registry.
+// peerRef begins the reference under which a blob is written that comes from peers. A blob below it
+// may hold bytes of a peer that lies, so containerd never goes on with it when it fetches the blob
+// from the registry.
 const peerRef = "peer-"
 
 const (
-	// askAgain is after how long peers are asked once more for a blob that the registry sends: by then
-	// some may have it that had not, as when many nodes pull the same image at the same time.
+	// askAgain is after how long peers are asked once more for a blob that the registry sends: by
+	// then some may have it that had not, as when many nodes pull the same image at the same time.
 	askAgain = 5 * time.Second
 	// worthAsking is from which size on that is worth it, in bytes. A smaller blob is left to
 	// containerd.
@@ -51,7 +45,7 @@ var (
 // peerFetch fetches blobs from peers before containerd fetches them from the registry.
 type peerFetch struct {
 	*core
-	askAgain   time.Duration // after which they are asked again for what the registry sends
+	askAgain   time.Duration // after which they are asked again for a blob that the registry sends
 	repository string        // with the host of its registry
 	registry   func(ctx context.Context) (remotes.Fetcher, error)
 	progress   func(n int)
@@ -102,7 +96,7 @@ func (f peerFetch) fetch(ctx context.Context, desc ocispec.Descriptor) error {
 	case err == nil, errdefs.IsAlreadyExists(native):
 		return nil
 	case ctx.Err() != nil, errors.Is(err, errNoPeer), errors.Is(err, errMoved), errors.As(err, new(registryError)):
-		return err // what has come is gone on with by the next pull
+		return err // the next pull goes on with the bytes that have come
 	case errdefs.IsFailedPrecondition(native) && !resumed: // another digest, by none but these
 		f.cfg.Logger.Debug("peers have sent wrong bytes", "digest", desc.Digest, "err", err)
 		f.cfg.Peers.Lied(b, from)
@@ -111,8 +105,8 @@ func (f peerFetch) fetch(ctx context.Context, desc ocispec.Descriptor) error {
 	return err
 }
 
-// copy writes all of a blob, from peers as far as they have it. What they do not finish the
-// registry does: it sends no byte again that a peer has sent.
+// copy writes all of a blob, from peers as far as they have it. The registry sends the rest, and no
+// byte again that a peer has sent.
 func (f peerFetch) copy(ctx context.Context, b peer.Blob, desc ocispec.Descriptor, w *lateWriter) (from []netip.AddrPort, err error) {
 	if w.offset > desc.Size {
 		return nil, fmt.Errorf("%d bytes of %d are there: %w", w.offset, desc.Size, errdefs.ErrOutOfRange)
@@ -172,7 +166,7 @@ func (f peerFetch) rest(ctx context.Context, b peer.Blob, desc ocispec.Descripto
 	}
 }
 
-// some writes what the registry sends until peers are to be asked again.
+// some writes bytes of the registry until peers are to be asked again.
 func (f peerFetch) some(r io.Reader, size int64, w *lateWriter) error {
 	buf := make([]byte, 256<<10)
 	for begun := time.Now(); w.offset < size; {
@@ -208,7 +202,7 @@ type lateWriter struct {
 	store  content.Store
 	desc   ocispec.Descriptor
 	ref    string
-	offset int64 // what is written, an earlier pull's part included
+	offset int64 // bytes that are written, with those of an earlier pull
 	w      content.Writer
 	failed error // of the store
 }
@@ -252,7 +246,7 @@ func (l *lateWriter) commit(ctx context.Context) error {
 	return l.w.Commit(ctx, l.desc.Size, l.desc.Digest)
 }
 
-// discard removes what was written.
+// discard removes the bytes that were written.
 func (l *lateWriter) discard() {
 	l.close()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(l.ctx), lookTimeout)
@@ -260,7 +254,7 @@ func (l *lateWriter) discard() {
 	_ = l.store.Abort(ctx, l.ref) // else containerd does, once the lease has ended
 }
 
-// close ends the writing. What was written stays.
+// close ends the writing. The written bytes stay.
 func (l *lateWriter) close() {
 	if l.w != nil {
 		_ = l.w.Close()

@@ -378,7 +378,7 @@ func TestWhatTheRegistryHasBegunItFinishes(t *testing.T) {
 	peers := &fakePeers{copy: func(peer.Blob, int64, io.Writer) (int64, error) { return gone(0, nil) }}
 	i := store(t)
 	i.cfg.Peers = peers
-	ctx, done, err := i.lease(t.Context())
+	ctx, done, err := i.lease(t.Context(), "")
 	try(t, err)
 	defer done()
 	layers, err := img.Layers()
@@ -489,7 +489,7 @@ func TestPeersGetWhatTheRepositoryTheyNameHas(t *testing.T) {
 		}
 	}
 	// What no image has is not shared, though it is in the content store.
-	ctx, done, err := i.lease(t.Context())
+	ctx, done, err := i.lease(t.Context(), "")
 	try(t, err)
 	defer done()
 	secret := []byte("secret")

@@ -37,10 +37,10 @@ type Puller struct {
 	served     *served
 	unpacker   *unpacker
 	verifier   *Verifier
-	askAgain   time.Duration // after which peers are asked again for what the registry sends
+	askAgain   time.Duration // after which peers are asked again for a blob that the registry sends
 }
 
-// Unpack makes the snapshots of what a name stood for in a snapshotter. Those that exist are kept.
+// Unpack makes the snapshots of a name's image in a snapshotter. Those that exist are kept.
 func (p *Puller) Unpack(ctx context.Context, n image.Name, snapshotter string) error {
 	img := images.Image{Name: n.String(), Target: n.Target()}
 	return p.unpacker.unpack(connection.Namespaced(ctx), img, snapshotter)
@@ -53,8 +53,8 @@ func (p *Puller) Pull(ctx context.Context, ref string, creds image.Credentials, 
 	}
 	defer p.durability.making()()
 	begun := time.Now()
-	// What was fetched must still be there if the image has to be unpacked in another way.
-	ctx, done, err := p.jobs.leaseFor(ctx, ref)
+	// The lease keeps the fetched blobs if the image has to be unpacked in another way.
+	ctx, done, err := p.jobs.lease(ctx, ref)
 	if err != nil {
 		return image.Stored{}, err
 	}
@@ -69,7 +69,8 @@ func (p *Puller) Pull(ctx context.Context, ref string, creds image.Credentials, 
 		begun:  begunBlobs(ctx, p.client),
 		attempt: attempt{
 			at: stageBeside,
-			// A layer that is here and doubted may have to be unpacked again: then its blob is needed.
+			// A layer that is here and doubted may have to be unpacked again: then its blob is
+			// needed.
 			all: p.durability.Doubts() > 0,
 		},
 	}).run(unpack.ForImage(ctx, waits(sink)))
@@ -93,21 +94,6 @@ func waits(sink image.Sink) func(waits bool) {
 	}
 }
 
-// unseen is the sink of a pull that is not looked at.
-type unseen struct{}
-
-// Received implements image.Sink.
-func (unseen) Received(int) {}
-
-// Needs implements image.Sink.
-func (unseen) Needs([]image.Blob) {}
-
-// Layer implements image.Sink.
-func (unseen) Layer(image.LayerStep) {}
-
-// Resolved implements image.Sink.
-func (unseen) Resolved(context.Context, ocispec.Descriptor, image.Registry) error { return nil }
-
 // pulling is a pull under way: one attempt after the other, until the image can be used or an error
 // is the end. It passes on to the sink how far they come.
 type pulling struct {
@@ -118,9 +104,9 @@ type pulling struct {
 	creds image.Credentials
 	since time.Time
 	// begun are the blobs that an earlier pull has begun to fetch, and resumed says that the image
-	// needs one of them: if the pull fails over the digest of a blob, that beginning may be what is
-	// wrong, as after a power cut, and not the registry. It is removed then ([blobWriter]), and the
-	// image can be fetched anew.
+	// needs one of them: if the pull fails over the digest of a blob, the beginning may be wrong,
+	// as after a power cut, and not the registry. It is removed then ([blobWriter]), and the image
+	// can be fetched anew.
 	begun   map[string]bool
 	resumed atomic.Bool
 }
@@ -142,7 +128,7 @@ func (p *pulling) run(ctx context.Context) (img images.Image, err error) {
 	return img, err
 }
 
-// outcome says what an error of an attempt stands for.
+// outcome translates the error of an attempt.
 func (p *pulling) outcome(err error) outcome {
 	switch {
 	case err == nil:
@@ -212,7 +198,8 @@ func (p *pulling) fromRegistry(ctx context.Context) (images.Image, error) {
 	return img.Metadata(), nil
 }
 
-// unpacking returns the options by which containerd's client unpacks the image; none if it does not.
+// unpacking returns the options by which containerd's client unpacks the image; none if it does
+// not.
 func (p *pulling) unpacking() []containerd.RemoteOpt {
 	if !p.unpacks() {
 		return nil
@@ -238,13 +225,13 @@ func (p *pulling) needs(blobs []image.Blob) {
 	p.Needs(blobs)
 }
 
-// fileMediaType is what a file of an artifact is to containerd's client, which takes each blob of
-// the common type application/octet-stream for the configuration of an early Docker image, and
-// notes that from several goroutines without a lock.
+// fileMediaType is the type that containerd's client sees of a file of an artifact, because it
+// takes each blob of the common type application/octet-stream for the configuration of an early
+// Docker image, and notes that from several goroutines without a lock.
 const fileMediaType = "application/x-octet-stream"
 
-// watched reports what an image consists of, as the handlers of a pull find it out, and stops at
-// the manifest of an artifact. It runs in goroutines of containerd's client, where a panic over the
+// watched reports the parts of an image, as the handlers of a pull find them, and stops at the
+// manifest of an artifact. It runs in goroutines of containerd's client, where a panic over the
 // image would end berth.
 type watched struct {
 	images.Handler

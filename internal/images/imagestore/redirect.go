@@ -69,7 +69,7 @@ func newResolver(hosts docker.RegistryHosts) remotes.Resolver {
 	return ownResolver{docker.NewResolver(docker.ResolverOptions{Hosts: hosts})}
 }
 
-// Fetcher returns what fetches the blobs of an image.
+// Fetcher returns the fetcher of the blobs of an image.
 func (r ownResolver) Fetcher(ctx context.Context, ref string) (remotes.Fetcher, error) {
 	f, err := r.Resolver.Fetcher(ctx, ref)
 	if err != nil {
@@ -86,7 +86,7 @@ func (r ownResolver) Fetcher(ctx context.Context, ref string) (remotes.Fetcher, 
 	}), nil
 }
 
-// SetOptions passes on what the pull is to be like: containerd's client asks for this method.
+// SetOptions passes on the options of the pull: containerd's client asks for this method.
 func (r ownResolver) SetOptions(options ...transfer.ImageResolverOption) {
 	if inner, ok := r.Resolver.(remotes.ResolverWithOptions); ok {
 		inner.SetOptions(options...)

@@ -22,10 +22,6 @@ type registries struct {
 	credentials atomic.Pointer[map[string]image.Credentials]
 }
 
-// Registry returns the registry of an image, with the credentials that the configuration has for
-// it.
-func (rs *registries) Registry(ref string) image.Registry { return &configuredRegistry{rs, ref} }
-
 // SetCredentials replaces the credentials of the configuration, for pulls that begin from now on.
 func (rs *registries) SetCredentials(byHost map[string]image.Credentials) {
 	rs.credentials.Store(&byHost)

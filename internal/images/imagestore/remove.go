@@ -19,8 +19,15 @@ import (
 	"berth/internal/images/durable"
 )
 
-// removeLayer removes a layer that no image has, with what a pull that was cut off has left above
-// it.
+// The names beside the directory of a layer while it is unpacked again. containerd removes them
+// with the layer.
+const (
+	remade   = "berth-new"
+	replaced = "berth-old"
+)
+
+// removeLayer removes a layer that no image has, with the leftovers above it of a pull that was cut
+// off.
 func (ls *imageLayers) removeLayer(ctx context.Context, item durable.Item) error {
 	if ls.gone(ctx, item) {
 		return nil
@@ -46,9 +53,10 @@ func (ls *imageLayers) removeAlone(ctx context.Context, snapshotter, name string
 	return err
 }
 
-// removeAbove removes what is above a layer that no image has: layers that no image has either, and
-// the one that was being unpacked when the pull was cut off. One that a pull of this berth unpacks
-// stays, and so does whatever else is there: the layer below it is asked about again later.
+// removeAbove removes the snapshots above a layer that no image has: layers that no image has
+// either, and the one that was being unpacked when the pull was cut off. One that a pull of this
+// berth unpacks stays, and so does any other snapshot: the keeper asks for the layer below it again
+// later.
 func (ls *imageLayers) removeAbove(ctx context.Context, snapshotter, below string) error {
 	var above []snapshots.Info
 	err := ls.client.SnapshotService(snapshotter).Walk(ctx, func(_ context.Context, info snapshots.Info) error {
@@ -83,7 +91,7 @@ func (ls *imageLayers) removeAbove(ctx context.Context, snapshotter, below strin
 	return nil
 }
 
-// exchange puts a directory in the place of the one that a layer has. What was there is removed,
+// exchange puts a directory in the place of the one that a layer has. The old directory is removed,
 // unless a container may have it mounted: then it stays until the layer is removed.
 func (ls *imageLayers) exchange(ctx context.Context, item durable.Item, next, dir string) (done bool, err error) {
 	used, err := ls.inUse(ctx, item)

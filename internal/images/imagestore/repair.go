@@ -23,8 +23,8 @@ import (
 	"berth/internal/images/unpack"
 )
 
-// repairer checks what is doubted, and repairs or removes what is wrong. With the layers it is the
-// store of the keeper.
+// repairer checks doubted items, and repairs or removes wrong ones. With the layers it is the store
+// of the keeper.
 type repairer struct {
 	*core
 	names     *Names
@@ -86,13 +86,6 @@ func (rp *repairer) Check(ctx context.Context, item durable.Item, idle bool) (du
 	return outcome, err
 }
 
-// The names beside the directory of a layer while it is unpacked again. containerd removes them
-// with the layer.
-const (
-	remade   = "berth-new"
-	replaced = "berth-old"
-)
-
 // checkLayer compares a layer with its index, unpacks it again if it is wrong, and removes it with
 // the images that have it if there is nothing whole to unpack.
 func (rp *repairer) checkLayer(ctx context.Context, item durable.Item, idle bool) (durable.Outcome, error) {
@@ -114,7 +107,7 @@ func (rp *repairer) checkLayer(ctx context.Context, item durable.Item, idle bool
 		return "", why
 	}
 	from, err := rp.names.sourcesOf(ctx, item.ID)
-	if errdefs.IsNotFound(err) { // what a pull that was cut off has left
+	if errdefs.IsNotFound(err) { // a leftover of a pull that was cut off
 		if err := rp.layers.removeLayer(ctx, item); err != nil {
 			return "", err
 		}
@@ -149,7 +142,7 @@ func (rp *repairer) checkLayer(ctx context.Context, item durable.Item, idle bool
 // whole and is that layer.
 var errNoSource = errors.New("no image has the layer as a whole blob")
 
-// remake does what remakeFrom does, from the first source that gives the layer.
+// remake unpacks a layer again from the first source that gives it: see remakeFrom.
 func (rp *repairer) remake(ctx context.Context, item durable.Item, at layerDir, from []source, why error) (durable.Outcome, error) {
 	var errs []error
 	gone := true // each of them is lost, or something else
@@ -170,7 +163,7 @@ func (rp *repairer) remake(ctx context.Context, item durable.Item, at layerDir, 
 	return "", errors.Join(errs...)
 }
 
-// isContent reports whether unpacking has failed over what is in a blob, and not over the node.
+// isContent reports whether the content of a blob made unpacking fail, and not the node.
 func isContent(err error) bool {
 	return errors.Is(err, errOtherLayer) || errdefs.IsInvalidArgument(err) || isCorrupt(err)
 }
@@ -179,8 +172,8 @@ func isContent(err error) bool {
 var errOtherLayer = errors.New("it is another layer")
 
 // remakeFrom unpacks a layer again, beside the one that is there, and puts it in its place unless
-// the two are the same. why says what is wrong; with durable.ErrNoIndex, it is not known whether
-// anything is.
+// the two are the same. why is the difference that was found; if it is durable.ErrNoIndex, the
+// layer may be right.
 func (rp *repairer) remakeFrom(ctx context.Context, item durable.Item, at layerDir, from source, why error) (outcome durable.Outcome, err error) {
 	err = rp.items.Rewrite(ctx, item, func() (replaced bool, err error) {
 		outcome, replaced, err = rp.replace(ctx, item, at, from, why)
@@ -189,7 +182,7 @@ func (rp *repairer) remakeFrom(ctx context.Context, item durable.Item, at layerD
 	return outcome, err
 }
 
-// replace does what remakeFrom does, and says whether the layer consists of new files.
+// replace is remakeFrom without the lock, and reports whether the layer consists of new files.
 func (rp *repairer) replace(ctx context.Context, item durable.Item, at layerDir, from source, why error) (_ durable.Outcome, replaced bool, err error) {
 	beside := filepath.Dir(at.dir)
 	dir := filepath.Join(beside, remade)

@@ -11,8 +11,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/leases"
@@ -24,37 +22,22 @@ import (
 	"berth/internal/images/image"
 )
 
-// jobs are the leases of pulls and imports, and what those that were cut off have left.
-type jobs struct {
-	*core
-	byKey    sync.Map    // the leases in use, and those of value heldLease
-	swept    atomic.Bool // the leases that an earlier berth has left are in byKey, or gone
-	discards atomic.Bool // the compressed layers of what is pulled or imported are not kept
-}
-
-// resumable is how long what a pull that was cut off had fetched is kept for the next one of the
-// same name: the kubelet tries again within five minutes.
+// resumable is how long the blobs of a pull that was cut off are kept for the next one of the same
+// name: the kubelet tries again within five minutes.
 const resumable = 10 * time.Minute
 
-// What is kept for pulls that may come takes a quarter of the file system at most, and nothing is
-// kept while less than a tenth of it is free, or less than reserve on a large one: the kubelet
-// evicts pods when about that is left.
+// The blobs that are kept for pulls that may come take a quarter of the file system at most, and
+// nothing is kept while less than a tenth of it is free, or less than reserve on a large one: the
+// kubelet evicts pods when about that is left.
 const (
 	keptShare    = 4
 	reserveShare = 10
 	reserve      = 10 << 30 // bytes
 )
 
-// heldLease is the lease of a pull that has failed. It is the value of its key in Store.jobs.
-type heldLease struct {
-	ref    string
-	reason string    // why it is kept
-	until  time.Time // the zero time: nothing needs it, and it is to be deleted
-}
-
-// hold keeps what a pull of ref has fetched if the way to the registry was cut off: containerd then
+// hold keeps the blobs of a pull of ref if the way to the registry was cut off: containerd then
 // goes on where it was. After any other failure nothing is kept, since the next pull would end as
-// this one did. If the disk is full, what other pulls have left goes as well.
+// this one did. If the disk is full, the blobs of other pulls go as well.
 func (js *jobs) hold(ctx context.Context, ref string, err error) {
 	own, leased := leases.FromContext(ctx)
 	if !leased {
@@ -164,8 +147,8 @@ func (js *jobs) space(ctx context.Context) (total, free int64, err error) {
 	return int64(fs.Blocks) * fs.Bsize, int64(fs.Bavail) * fs.Bsize, nil // no disk has that many blocks
 }
 
-// keptBytes returns what is kept for pulls that may come, and how many bytes there are of all blobs
-// of which not all is here. What an image of c has as well does not count.
+// keptBytes returns the blobs that are kept for pulls that may come, and how many bytes of
+// incomplete blobs there are. A blob of an image in c does not count.
 func (js *jobs) keptBytes(ctx context.Context, c image.Contents) (all []image.Kept, coming int64, err error) {
 	begun, err := js.client.ContentStore().ListStatuses(ctx)
 	if err != nil {
@@ -219,20 +202,13 @@ func (js *jobs) keptBytes(ctx context.Context, c image.Contents) (all []image.Ke
 	return all, coming, nil
 }
 
-// DropKept removes what pulls that were cut off have left for the next ones.
+// DropKept removes the blobs that are kept of pulls that were cut off.
 func (js *jobs) DropKept(ctx context.Context) error {
 	js.dropHeld(ctx, "", func(string, heldLease) bool { return true })
 	if left := js.kept(); len(left) > 0 {
 		return fmt.Errorf("%d leases of pulls that were cut off cannot be deleted now: %w", len(left), errdefs.ErrUnavailable)
 	}
 	return nil
-}
-
-// held reports whether a lease is kept for the next pull, now.
-func (js *jobs) held(key string) bool {
-	v, _ := js.byKey.Load(key)
-	h, ok := v.(heldLease)
-	return ok && time.Now().Before(h.until)
 }
 
 // overdue are the leases that nothing needs any more.
@@ -248,9 +224,9 @@ func (js *jobs) overdue() map[string]bool {
 }
 
 // dropHeld deletes the leases that earlier pulls have left and that are to go, and those that are
-// overdue, but not own: the last pull has what there is. containerd gives the space back at once. A
-// lease that cannot be deleted now is left to the next pull, to the next measurement or to the next
-// sweep.
+// overdue, but not own, which is the lease of the last pull. containerd gives the space back at
+// once. A lease that cannot be deleted now is left to the next pull, to the next measurement or to
+// the next sweep.
 func (js *jobs) dropHeld(ctx context.Context, own string, goes func(key string, h heldLease) bool) {
 	js.byKey.Range(func(k, v any) bool {
 		key := k.(string)
@@ -260,7 +236,7 @@ func (js *jobs) dropHeld(ctx context.Context, own string, goes func(key string, 
 		}
 		ctx, cancel := context.WithTimeout(connection.Namespaced(context.WithoutCancel(ctx)), unleaseTimeout)
 		defer cancel()
-		if err := js.unleaseNow(ctx, key); err != nil {
+		if err := js.unlease(ctx, key, leases.SynchronousDelete); err != nil {
 			js.cfg.Logger.Warn("lease of a pull that has failed cannot be deleted now, the next measurement does, or containerd once it has ended", "lease", key, "err", err)
 			js.byKey.Store(key, heldLease{ref: h.ref})
 			return true

@@ -25,7 +25,7 @@ const maxServed = 4 << 20
 // for another blob.
 type members map[digest.Digest]string
 
-// served is what peers may be given.
+// served decides which blobs peers may be given.
 type served struct {
 	*core
 	names      *Names
@@ -43,7 +43,7 @@ type sharing struct {
 	blobs      members
 }
 
-// share begins to share what a pull fetches. The caller calls over.
+// share begins to share the blobs of a pull. The caller calls over.
 func (s *served) share(repository string) *sharing {
 	p := &sharing{s, repository, members{}}
 	s.mu.Lock()
@@ -55,7 +55,7 @@ func (s *served) share(repository string) *sharing {
 	return p
 }
 
-// add notes what the image consists of, as it becomes known.
+// add notes the blobs of the image, as they become known.
 func (p *sharing) add(descs ...ocispec.Descriptor) {
 	p.of.mu.Lock()
 	defer p.of.mu.Unlock()
@@ -136,7 +136,7 @@ func (s *served) listed(ctx context.Context, repository string, d digest.Digest)
 	return "", false, nil
 }
 
-// membersOf returns what an image consists of, as far as it is here.
+// membersOf returns the blobs of an image that are here.
 func (s *served) membersOf(ctx context.Context, img images.Image) (members, error) {
 	key := img.Target.Digest.String()
 	if m, ok := s.images.Get(key); ok {

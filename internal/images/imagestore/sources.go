@@ -103,9 +103,8 @@ func (ns *Names) layersOf(ctx context.Context, img images.Image) (chain []string
 	return chain, m.Layers, o.RootFS.DiffIDs, nil
 }
 
-// sourcesOf finds out what a layer may be unpacked from, that of the image that has been here for
-// longest first. ErrNotFound says that no image has the layer. An image that cannot be read has no
-// say.
+// sourcesOf finds the blobs that a layer may be unpacked from, that of the oldest image first.
+// ErrNotFound says that no image has the layer. An image that cannot be read has no say.
 func (ns *Names) sourcesOf(ctx context.Context, chainID string) ([]source, error) {
 	all, err := ns.client.ImageService().List(ctx)
 	if err != nil {

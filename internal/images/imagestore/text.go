@@ -56,7 +56,7 @@ func checkText(config json.RawMessage) error {
 	return nil
 }
 
-// isText reports whether the strings of a JSON value are what decoding makes of them.
+// isText reports whether decoding leaves the strings of a JSON value unchanged.
 func isText(raw json.RawMessage) bool {
 	if !utf8.Valid(raw) {
 		return false

@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/imgcrypt/v2/images/encryption"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/base/connection"
 	"berth/internal/images/image"
@@ -52,8 +53,8 @@ func (u *unpacker) containerd(sink image.Sink) *containerd.Client {
 	return bounded
 }
 
-// nameless is an image store that gives no names: containerd's client names what it has fetched
-// before berth knows that it can be used.
+// nameless is an image store that gives no names: containerd's client names an image before berth
+// knows that it can be used.
 type nameless struct{ images.Store }
 
 // Create returns the image, which nothing but the lease of the call keeps.
@@ -94,8 +95,8 @@ func (s trusting) trust(ctx context.Context, chainID string) error {
 }
 
 // errGoneBelow says that a layer was there when an image was looked at, and has gone since: it was
-// lost in an unclean boot, or collected because no image had all of its layers. Whoever unpacks the
-// image once more makes it from its blob.
+// lost in an unclean boot, or collected because no image had all of its layers. If the image is
+// unpacked once more, it is made from its blob.
 var errGoneBelow = errors.New("a layer below has gone")
 
 func goneBelow(parent string, err error) error {
@@ -126,3 +127,18 @@ func (u *unpacker) unpack(ctx context.Context, img images.Image, snapshotter str
 	}
 	return nil
 }
+
+// unseen is the sink of a pull that is not looked at.
+type unseen struct{}
+
+// Received implements image.Sink.
+func (unseen) Received(int) {}
+
+// Needs implements image.Sink.
+func (unseen) Needs([]image.Blob) {}
+
+// Layer implements image.Sink.
+func (unseen) Layer(image.LayerStep) {}
+
+// Resolved implements image.Sink.
+func (unseen) Resolved(context.Context, ocispec.Descriptor, image.Registry) error { return nil }

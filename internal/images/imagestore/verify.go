@@ -20,7 +20,7 @@ import (
 	"berth/internal/images/unpack"
 )
 
-// Verifier compares images with what they were made from.
+// Verifier compares images with their digests and indexes.
 type Verifier struct {
 	*core
 	names      *Names
@@ -31,9 +31,9 @@ type Verifier struct {
 	unpacker   *unpacker
 }
 
-// Verify compares the blobs and the layers of an image with what they were made from, at leisure.
-// With repair set, what is wrong is repaired from what is on this node, or removed. A part that
-// cannot be looked at is in the answer, with the reason.
+// Verify compares the blobs of an image with their digests, and its layers with their indexes, at
+// low priority. If repair is set, a wrong part is repaired from the blobs on this node, or removed.
+// A part that cannot be looked at is in the answer, with the reason.
 func (v *Verifier) Verify(ctx context.Context, name image.Name, repair bool) ([]image.Part, error) {
 	ctx = connection.Namespaced(ctx)
 	img := images.Image{Name: name.String(), Target: name.Target()}
@@ -167,4 +167,13 @@ func (v *Verifier) verifyLayer(ctx context.Context, item durable.Item, repair bo
 	}
 	p.Outcome = string(outcome)
 	return p
+}
+
+// repair unpacks a layer again that is not doubted. It lacks the mark until it is on the disk.
+func (v *Verifier) repair(ctx context.Context, item durable.Item, at layerDir, from []source, why error) (durable.Outcome, error) {
+	outcome, err := v.repairer.remake(ctx, item, at, from, why)
+	if err == nil && v.cfg.Checked != nil {
+		v.cfg.Checked(item, outcome)
+	}
+	return outcome, err
 }

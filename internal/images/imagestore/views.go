@@ -31,12 +31,12 @@ type views struct {
 	used sync.Map // by key, those in use
 }
 
-// lookAt returns what would be mounted for a view of a layer. Nothing is mounted.
+// lookAt returns the mounts of a view of a layer, and mounts nothing.
 func (vs *views) lookAt(ctx context.Context, item durable.Item) ([]mount.Mount, error) {
-	key := vs.viewKey()
+	key := vs.newKey(viewPrefix)
 	vs.used.Store(key, nil)
 	detached := context.WithoutCancel(ctx) // see view
-	defer vs.removeViewFrom(detached, item.Snapshotter, key)
+	defer vs.removeView(detached, item.Snapshotter, key)
 	ctx, cancel := context.WithTimeout(detached, viewTimeout)
 	defer cancel()
 	lctx, _, err := vs.client.WithLease(ctx, leases.WithID(key), leases.WithLabel(connection.LabelOwner, vs.cfg.Owner), leases.WithExpiration(10*time.Minute))
@@ -58,9 +58,9 @@ const (
 	viewTimeout = time.Minute
 )
 
-// prepareMounts sets where images are mounted to be read, and unmounts what an earlier berth had
-// mounted there when it was killed. What cannot be removed stays: it is in nobody's way, because
-// every mount is made in a new directory.
+// prepareMounts sets where images are mounted to be read, and unmounts the leftovers of an earlier
+// berth that was killed. One that cannot be removed stays, and does no harm because every mount is
+// made in a new directory.
 func prepareMounts(dir string, logger *slog.Logger) error {
 	if err := mount.SetTempMountLocation(dir); err != nil {
 		return fmt.Errorf("prepare mounts of images in %s: %w", dir, err)
@@ -69,18 +69,13 @@ func prepareMounts(dir string, logger *slog.Logger) error {
 	problems = append(problems, err)
 	left, err := os.ReadDir(dir)
 	problems = append(problems, err)
-	for _, e := range left { // empty: what was mounted there is gone
+	for _, e := range left { // empty: it was unmounted
 		problems = append(problems, os.Remove(filepath.Join(dir, e.Name())))
 	}
 	if err := errors.Join(problems...); err != nil {
 		logger.Warn("what an earlier berth has mounted of images cannot be removed", "dir", dir, "err", err)
 	}
 	return nil
-}
-
-// viewKey returns a new name of a view.
-func (vs *views) viewKey() string {
-	return vs.newKey(viewPrefix)
 }
 
 func (vs *views) makeView(ctx context.Context, key, chainID string) ([]mount.Mount, error) {
@@ -98,22 +93,19 @@ func (vs *views) makeView(ctx context.Context, key, chainID string) ([]mount.Mou
 	return mounts, err
 }
 
-func (vs *views) removeView(ctx context.Context, key string) {
-	vs.removeViewFrom(ctx, vs.cfg.Snapshotter, key)
-}
-
-func (vs *views) removeViewFrom(ctx context.Context, snapshotter, key string) {
+func (vs *views) removeView(ctx context.Context, snapshotter, key string) {
 	ctx, cancel := context.WithTimeout(ctx, viewTimeout)
 	defer cancel()
 	defer vs.used.Delete(key)
-	if err := vs.unviewFrom(ctx, snapshotter, key); err != nil {
+	if err := vs.unview(ctx, snapshotter, key); err != nil {
 		vs.cfg.Logger.Warn("view of an image cannot be removed now, the next sweep does, or containerd once its lease has ended", "view", key, "err", err)
 	}
 }
 
 // MakeLayer calls containerd to make a layer, and once more where it fails without a reason that
-// has a class. What a kill or a power cut has left of a layer with the same number makes the first
-// call fail, and containerd removes it then. The one inside berth has removed it before, see embed.
+// has a class. If a kill or a power cut has left a layer with the same number, the first call
+// fails, and containerd removes the leftover. The one inside berth has removed it before, see
+// embed.
 func MakeLayer(call func() error) error {
 	err := connection.Native(call())
 	if err == nil || !errdefs.IsUnknown(errdefs.Resolve(err)) {
@@ -139,11 +131,7 @@ func WithOptions(ms []mount.Mount, options ...string) []mount.Mount {
 	return out
 }
 
-func (vs *views) unview(ctx context.Context, key string) error {
-	return vs.unviewFrom(ctx, vs.cfg.Snapshotter, key)
-}
-
-func (vs *views) unviewFrom(ctx context.Context, snapshotter, key string) error {
+func (vs *views) unview(ctx context.Context, snapshotter, key string) error {
 	if err := connection.Native(vs.client.SnapshotService(snapshotter).Remove(ctx, key)); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("remove view %s: %w", key, err)
 	}
@@ -172,9 +160,9 @@ func (vs *views) Sweep(ctx context.Context) error {
 	}
 	var errs []error
 	for _, l := range all {
-		used, remove := &vs.used, vs.unview
+		used, remove := &vs.used, func() error { return vs.unview(ctx, vs.cfg.Snapshotter, l.ID) }
 		if strings.HasPrefix(l.ID, jobPrefix) {
-			used, remove = &vs.jobs.byKey, vs.jobs.unleaseNow
+			used, remove = &vs.jobs.byKey, func() error { return vs.jobs.unlease(ctx, l.ID, leases.SynchronousDelete) }
 		}
 		v, known := used.Load(l.ID)
 		_, kept := v.(heldLease)
@@ -186,7 +174,7 @@ func (vs *views) Sweep(ctx context.Context) error {
 			vs.jobs.byKey.Store(l.ID, heldLease{l.Labels[labelPull], "berth ended", time.Now().Add(resumable)})
 			continue
 		}
-		if err := remove(ctx, l.ID); err != nil {
+		if err := remove(); err != nil {
 			errs = append(errs, err)
 			continue
 		}
@@ -197,7 +185,7 @@ func (vs *views) Sweep(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// OptionOf returns what follows a prefix in one of the options; "" where none has it.
+// OptionOf returns the rest of the option with a prefix; "" if none has it.
 func OptionOf(options []string, prefix string) string {
 	for _, o := range options {
 		if v, ok := strings.CutPrefix(o, prefix); ok {

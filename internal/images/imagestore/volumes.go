@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// maxVolumeBytes and maxVolumeFiles bound what is copied out of an image for all volumes of a
+	// maxVolumeBytes and maxVolumeFiles bound the copies out of an image for all volumes of a
 	// container together.
 	maxVolumeBytes = 1 << 30
 	maxVolumeFiles = 1 << 16
@@ -66,7 +66,7 @@ func copyOut(ctx context.Context, root string, dirs map[string]string) error {
 	return nil
 }
 
-// volumeBudget is what may still be copied for a container.
+// volumeBudget is how much may still be copied for a container.
 type volumeBudget struct{ files, bytes int64 }
 
 // charge refuses a tree that is too large to be copied for each container.
@@ -95,8 +95,8 @@ func (b *volumeBudget) charge(ctx context.Context, dir string) error {
 	})
 }
 
-// copyTree copies a directory, and what is below it, into a directory that exists. It ends with
-// ctx.
+// copyTree copies a directory, with all that is below it, into a directory that exists. It ends
+// with ctx.
 func copyTree(ctx context.Context, src, dst string) error {
 	links := map[uint64]string{} // the first name of a file that has several, by its inode
 	var dirs []string            // their times change as long as something is written into them
@@ -146,7 +146,7 @@ func copyTree(ctx context.Context, src, dst string) error {
 	return err
 }
 
-// copyFile copies what is not a directory.
+// copyFile copies anything but a directory.
 func copyFile(ctx context.Context, src, dst string, st fs.FileInfo) error {
 	raw := st.Sys().(*syscall.Stat_t)
 	switch st.Mode().Type() {

@@ -68,8 +68,9 @@ func (a *addresses) all(ctx context.Context) []netip.AddrPort {
 	return a.others(list)
 }
 
-// resolve returns the addresses of a name. A name that cannot be resolved has none for as long as one
-// that was resolved keeps its own, so that not each blob waits for a server that does not answer.
+// resolve returns the addresses of a name. A name that cannot be resolved has none for as long as
+// one that was resolved keeps its own, so that not each blob waits for a server that does not
+// answer.
 func (a *addresses) resolve(ctx context.Context, host string) []netip.Addr {
 	a.mu.Lock()
 	defer a.mu.Unlock() // whoever comes meanwhile wants the same answer

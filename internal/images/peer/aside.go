@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// asideFirst is for how long a peer is left alone after a failure. It doubles with each further one
-	// in a row, up to asideLongest, which is also what a lie costs.
+	// asideFirst is for how long a peer is left alone after a failure. It doubles with each further
+	// one in a row, up to asideLongest, which is also what a lie costs.
 	asideFirst   = 30 * time.Second
 	asideLongest = 30 * time.Minute
 )

@@ -37,22 +37,24 @@ const (
 
 // ClientConfig says who the peers are and how they are asked.
 type ClientConfig struct {
-	// Peers are HOST:PORT each, where HOST is an address, or a name that stands for any number of them.
+	// Peers are HOST:PORT each, where HOST is an address, or a name that stands for any number of
+	// them.
 	Peers []string
 	// DNS is the HOST:PORT of the server that names are resolved at; "": as this host does.
 	DNS   string
 	Files Files
 	// Timeout is how long a peer may send nothing.
 	Timeout time.Duration
-	// AskTimeout is how long a peer may take to say whether it has a blob; 0 for a fifth of Timeout.
+	// AskTimeout is how long a peer may take to say whether it has a blob; 0 for a fifth of
+	// Timeout.
 	AskTimeout time.Duration
 	// Ask is how many peers are asked for a blob at the same time.
 	Ask int
 	// Own returns the address on which this node serves; nil, or a nil address, if it does not.
 	Own    func() net.Addr
 	Logger *slog.Logger
-	// Received is called with the number of bytes that came from a peer, and Failed with the kind of
-	// each failure. They may be nil.
+	// Received is called with the number of bytes that came from a peer, and Failed with the kind
+	// of each failure. They may be nil.
 	Received func(n int)
 	Failed   func(kind string)
 }
@@ -151,8 +153,9 @@ type Copied struct {
 
 // Copy writes a blob from an offset on as peers send it, one after the other where one fails. It
 // returns how far it came; progress is called with each number of bytes. The caller compares the
-// digest, and calls Lied if it is another one. ErrNotFound says that no peer is left that could send
-// the rest, which is then where the copy ended. Any other error is that of the writer, or of ctx.
+// digest, and calls Lied if it is another one. ErrNotFound says that no peer is left that could
+// send the rest, which is then where the copy ended. Any other error is that of the writer, or of
+// ctx.
 func (c *Client) Copy(ctx context.Context, b Blob, offset int64, to io.Writer, progress func(n int)) (Copied, error) {
 	var done Copied
 	failed := map[netip.AddrPort]bool{}
@@ -206,8 +209,8 @@ func (w writer) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Lied puts those aside that have sent bytes of a blob that has another digest. Of several it is not
-// known which one.
+// Lied puts those aside that have sent bytes of a blob that has another digest. Of several it is
+// not known which one.
 func (c *Client) Lied(b Blob, from []netip.AddrPort) {
 	for _, p := range from {
 		c.forget(b.Repository, p)

@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package peer gives the blobs of images to other berths and gets them from there. A [Server] is a
-// read-only registry (OCI distribution, /v2/) over mutual TLS. A [Client] looks for a blob at a few of
-// the peers and copies it from one that has it.
+// read-only registry (OCI distribution, /v2/) over mutual TLS. A [Client] looks for a blob at a few
+// of the peers and copies it from one that has it.
 //
 // # Promises
 //
-//   - Whoever connects, on either side, shows a certificate that the authority has signed and that has
-//     the name of peers. Nobody else learns anything, not even whether something is here.
-//   - A peer is given a blob under the name of a repository of which an image here has that blob, and
-//     under no other name: a manifest that lists the digest of somebody else's layer gets nothing.
+//   - Whoever connects, on either side, shows a certificate that the authority has signed and that
+//     has the name of peers. Nobody else learns anything, not even whether something is here.
+//   - A peer is given a blob under the name of a repository of which an image here has that blob,
+//     and under no other name: a manifest that lists the digest of somebody else's layer gets
+//     nothing.
 //   - There are digests only. What a tag stands for is asked at the registry.
 //   - No credentials of a registry are sent to a peer, and no peer is followed elsewhere.
-//   - A peer that stalls, dribbles or dies costs its time-out at most, and is put aside. What it has
-//     sent is kept by the caller, who goes on elsewhere from there.
-//   - Asking costs one time-out of its own, a fifth of that of a transfer, however many peers are asked.
-//   - What serving may use is bounded: connections, blobs at the same time, each with a share per peer.
-//     One blob more is refused at once, and whoever asked goes elsewhere.
+//   - A peer that stalls, dribbles or dies costs its time-out at most, and is put aside. What it
+//     has sent is kept by the caller, who goes on elsewhere from there.
+//   - Asking costs one time-out of its own, a fifth of that of a transfer, however many peers are
+//     asked.
+//   - What serving may use is bounded: connections, blobs at the same time, each with a share per
+//     peer. One blob more is refused at once, and whoever asked goes elsewhere.
 //   - A name of peers that cannot be resolved now means that there are no peers now.
 //
 // # Never
@@ -32,5 +34,6 @@
 // # Files
 //
 // server.go serves, tls.go has the certificates, client.go finds and copies, transfer.go is one
-// transfer, addresses.go says who the peers are, and aside.go which of them are left alone for a while.
+// transfer, addresses.go says who the peers are, and aside.go which of them are left alone for a
+// while.
 package peer

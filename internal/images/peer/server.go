@@ -30,16 +30,16 @@ const (
 	idleTimeout = time.Minute
 	// maxHeader bounds the header of a request, in bytes.
 	maxHeader = 16 << 10
-	// slowest is how many bytes a second a peer has to take of what it has asked for, on average, once
-	// the first ten seconds are over.
+	// slowest is how many bytes a second a peer has to take of what it has asked for, on average,
+	// once the first ten seconds are over.
 	slowest = 128 << 10
 )
 
 // Contents is what a server serves of.
 type Contents interface {
-	// Open opens a blob, or a manifest, of which an image of a repository here consists. The name of the
-	// repository begins with the host of its registry. ErrNotFound says that there is none, and any other
-	// error that nobody can tell now.
+	// Open opens a blob, or a manifest, of which an image of a repository here consists. The name
+	// of the repository begins with the host of its registry. ErrNotFound says that there is none,
+	// and any other error that nobody can tell now.
 	Open(ctx context.Context, repository string, d digest.Digest) (Content, error)
 }
 
@@ -65,7 +65,8 @@ const (
 type ServerConfig struct {
 	Address string // HOST:PORT
 	Files   Files
-	// MaxBlobs is how many blobs are sent at the same time. One peer gets a quarter of them at most.
+	// MaxBlobs is how many blobs are sent at the same time. One peer gets a quarter of them at
+	// most.
 	MaxBlobs int
 	Contents Contents
 	Logger   *slog.Logger
@@ -223,8 +224,8 @@ type request struct {
 	reference  string
 }
 
-// parse reads a request. containerd names the registry that a mirror stands in for with the parameter
-// ns; without it the name of the repository begins with the registry's host.
+// parse reads a request. containerd names the registry that a mirror stands in for with the
+// parameter ns; without it the name of the repository begins with the registry's host.
 func parse(r *http.Request) (request, bool) {
 	path, ok := strings.CutPrefix(r.URL.Path, "/v2/")
 	if !ok {

@@ -53,8 +53,8 @@ type storeError struct{ error }
 // Unwrap returns the cause.
 func (e storeError) Unwrap() error { return e.error }
 
-// ownError is an error of this node before the peer was asked, such as that its own certificate cannot
-// be read.
+// ownError is an error of this node before the peer was asked, such as that its own certificate
+// cannot be read.
 type ownError struct{ error }
 
 // Unwrap returns the cause.

@@ -34,28 +34,29 @@ type Registry interface {
 	Blob(ctx context.Context, ref string, desc ocispec.Descriptor) ([]byte, error)
 }
 
-// What cosign writes: the signatures of an image are the layers of a manifest, whose tag is made of
-// the digest of the image. A layer is what was signed, and its annotation the signature.
+// The format of cosign: the signatures of an image are the layers of a manifest, whose tag is made
+// of the digest of the image. A layer is the signed payload, and its annotation the signature.
 const (
 	cosignMedia      = "application/vnd.dev.cosign.simplesigning.v1+json"
 	cosignAnnotation = "dev.cosignproject.cosign/signature"
 	cosignType       = "cosign container image signature"
 
 	maxSignatures = 64       // of an image that are looked at
-	maxPayload    = 64 << 10 // of what was signed, in bytes
+	maxPayload    = 64 << 10 // of a signed payload, in bytes
 )
 
 // cosignTag returns the tag of the signatures of a digest.
 func cosignTag(d digest.Digest) string { return d.Algorithm().String() + "-" + d.Encoded() + ".sig" }
 
-// errUnsigned says that the registry has answered, and that the image is not signed as it has to be.
+// errUnsigned says that the registry has answered, and that the image is not signed as it has to
+// be.
 type errUnsigned struct{ why string }
 
 // Error says why.
 func (e errUnsigned) Error() string { return e.why }
 
-// verifyCosign returns nil if the repository of an image has a signature of its digest by one of the
-// keys. errUnsigned: it has none. Any other error: that could not be asked.
+// verifyCosign returns nil if the repository of an image has a signature of its digest by one of
+// the keys. errUnsigned: it has none. Any other error: that could not be asked.
 func verifyCosign(ctx context.Context, from Registry, n name, target digest.Digest, keys []crypto.PublicKey) error {
 	ref := n.repository + ":" + cosignTag(target)
 	b, err := from.Manifest(ctx, ref)
@@ -98,7 +99,8 @@ func verifyCosign(ctx context.Context, from Registry, n name, target digest.Dige
 	return errUnsigned{fmt.Sprintf("none of the %d signatures %s is by a key of the rule: %s", len(m.Layers), ref, last)}
 }
 
-// checkPayload returns an error if what was signed is not the digest of an image, or not that one.
+// checkPayload returns an error if the signed payload is not the digest of an image, or not that
+// one.
 func checkPayload(payload []byte, target digest.Digest) error {
 	var p struct {
 		Critical struct {

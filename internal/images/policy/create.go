@@ -15,14 +15,14 @@ import (
 // Image is an image on this node that a container is to be made from, or mounts.
 type Image struct {
 	ID string
-	// Asked is what the pod calls it; "" if that is not known. It may be an ID, or the beginning of
+	// Asked is the pod's name for it; "" if that is not known. It may be an ID, or the beginning of
 	// one.
 	Asked string
 	// Names are all that it is called on this node, with a tag or a digest.
 	Names []Named
 }
 
-// Named is a name of an image, and what it stands for.
+// Named is a name of an image, and its target.
 type Named struct {
 	Name   string
 	Target ocispec.Descriptor // of the manifest or index
@@ -31,11 +31,11 @@ type Named struct {
 // Create decides whether a container of a pod in a namespace may be made from an image that is on
 // this node, however it came here.
 //
-// Where the pod asks for the image by a name, that name has to be allowed. And one of the names that
-// the image has on this node has to be: the same content under another name is the same image, and
-// digest_only is about what the pod asks for. Signatures that a rule wants are those that were
-// verified when the image was pulled; if they were not, the registry of the name is asked, as it is
-// configured on this node, since credentials come with pulls alone.
+// Where the pod asks for the image by a name, that name has to be allowed. And one of the names
+// that the image has on this node has to be: the same content under another name is the same image,
+// and digest_only is about the name that the pod asks for. Signatures that a rule wants are those
+// that were verified when the image was pulled; if they were not, the registry of the name is
+// asked, as it is configured on this node, since credentials come with pulls alone.
 //
 // ErrPermissionDenied names the rule. ErrUnavailable: it could not be asked.
 func (g *Guard) Create(ctx context.Context, namespace string, img Image, from func(ref string) Registry) error {
@@ -55,10 +55,11 @@ func (g *Guard) Create(ctx context.Context, namespace string, img Image, from fu
 	return err
 }
 
-// Restore decides whether a container of a pod in a namespace may be restored from a checkpoint in an
-// image that is on this node, as Create does, by rules that say so (restore) alone. Whoever can push
-// such an image decides what the processes are and may, within the container. So without a file of
-// rules nobody does, nor with one that cannot be used, whatever [Guard.Use] was told.
+// Restore decides whether a container of a pod in a namespace may be restored from a checkpoint in
+// an image that is on this node, as Create does, by rules that say so (restore) alone. Such an
+// image decides on the processes and their rights within the container. So nothing is restored
+// without a file of rules, nor with one that cannot be used, whichever failure mode [Guard.Use]
+// has.
 func (g *Guard) Restore(ctx context.Context, namespace string, img Image, from func(ref string) Registry) error {
 	p, checked, err := g.rules()
 	switch {
@@ -70,7 +71,7 @@ func (g *Guard) Restore(ctx context.Context, namespace string, img Image, from f
 	case !checked && err == nil: // everything else is let in
 		why := "it has just changed"
 		if _, broken := g.Broken(); broken != nil {
-			why = broken.Error() // as text: the request is not what is invalid
+			why = broken.Error() // as text: it is not the request that is invalid
 		}
 		err = fmt.Errorf("the image policy cannot be used, and without a rule nothing is restored from an image: %s: %w", why, errdefs.ErrUnavailable)
 	case err == nil:
@@ -82,7 +83,7 @@ func (g *Guard) Restore(ctx context.Context, namespace string, img Image, from f
 	return fmt.Errorf("image %s: %w", img.title(), err)
 }
 
-// title is what an image is called in an error.
+// title is the name of an image in an error.
 func (i Image) title() string {
 	switch {
 	case i.Asked != "":
@@ -93,7 +94,7 @@ func (i Image) title() string {
 	return i.ID
 }
 
-// asksByID reports whether the pod asks for the image by its ID, or does not say what for.
+// asksByID reports whether the pod asks for the image by its ID, or by no name.
 func (i Image) asksByID() bool {
 	hex := strings.TrimPrefix(i.Asked, "sha256:")
 	return i.Asked == "" || len(hex) >= 4 && strings.HasPrefix(strings.TrimPrefix(i.ID, "sha256:"), hex)
@@ -112,7 +113,7 @@ type creation struct {
 // noRestore is why a rule that allows an image does not let it be restored.
 const noRestore = "it allows the image, and does not say that what it has a checkpoint of may be restored (restore = true)"
 
-// lets reports whether a rule lets in what is asked about.
+// lets reports whether a rule lets an image in.
 func (c creation) lets(r *Rule) bool { return r.Allow && (r.Restore || !c.restores) }
 
 // decide returns the rule that decided.
@@ -211,8 +212,8 @@ func (c creation) named(ctx context.Context) (*Rule, error) {
 }
 
 // signed returns nil if the image has the signatures that a rule wants in the repository of a name.
-// What the image is on this node may have several digests, such as those of an index and of one of
-// its manifests: one of them has to be signed.
+// The image on this node may have several digests, such as those of an index and of one of its
+// manifests: one of them has to be signed.
 func (c creation) signed(ctx context.Context, r *Rule, n name) error {
 	wanted, err := r.wants()
 	if err != nil {
@@ -241,7 +242,7 @@ func (c creation) signed(ctx context.Context, r *Rule, n name) error {
 	return no
 }
 
-// ask asks the registry of a name. Whoever asks the same at the same time shares the answer.
+// ask asks the registry of a name. Calls at the same time for the same share the answer.
 func (c creation) ask(ctx context.Context, r *Rule, wanted string, n name, target ocispec.Descriptor) error {
 	key := c.p.File + "\n" + r.Name + "\n" + verifiedKey(wanted, n, target.Digest)
 	done := c.g.asking.DoChan(key, func() (any, error) {

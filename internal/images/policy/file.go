@@ -52,8 +52,8 @@ type entry struct {
 	Restore      bool                `toml:"restore"`
 }
 
-// What is written as text is checked as it is read, so that the error has the line. These are no
-// strings, which the decoder would set without asking.
+// Text is checked as it is read, so that the error has the line. These are no strings, which the
+// decoder would set without asking.
 type (
 	action     struct{ text string }
 	signatures struct{ text string }
@@ -99,7 +99,7 @@ func (d *duration) UnmarshalText(b []byte) error {
 }
 
 // Parse reads a policy, which is TOML. read returns the content of a file of keys. The error names
-// the line, or the rule, of what is wrong; it is ErrInvalidArgument.
+// the wrong line, or the wrong rule; it is ErrInvalidArgument.
 func Parse(b []byte, read func(path string) ([]byte, error)) (*Policy, error) {
 	var doc document
 	err := toml.NewDecoder(bytes.NewReader(b)).DisallowUnknownFields().Decode(&doc)
@@ -148,7 +148,7 @@ func Parse(b []byte, read func(path string) ([]byte, error)) (*Policy, error) {
 	return p, nil
 }
 
-// rule checks what is written of a rule.
+// rule checks a rule as it is written.
 func (e entry) rule(read func(path string) ([]byte, error)) (*Rule, error) {
 	r := &Rule{
 		Name:         e.Name,
@@ -203,7 +203,7 @@ func Load(path string) (*Policy, error) {
 	return p, err
 }
 
-// load is Load. It also returns what the files that it read were like, in any case: when one of them
+// load is Load. It also returns the stamps of the files that it read, in any case: when one of them
 // changes, the answer may, too.
 func load(path string) (*Policy, []stamp, error) {
 	stamps := []stamp{stampOf(path)}
@@ -222,7 +222,7 @@ func load(path string) (*Policy, []stamp, error) {
 	return p, stamps, nil
 }
 
-// stamp is what a file is like without reading it.
+// stamp identifies a version of a file without reading it.
 type stamp struct {
 	path              string
 	inode             uint64
@@ -241,8 +241,8 @@ func stampOf(path string) stamp {
 	return s
 }
 
-// readFile reads a file that decides what runs on this node: others than root, or this user, must not
-// be able to write to it.
+// readFile reads a file that decides which images run on this node: others than root, or this user,
+// must not be able to write to it.
 func readFile(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO without a writer must not hang
 	if err != nil {
@@ -278,7 +278,7 @@ func checkWriters(path string, st os.FileInfo) error {
 	return nil
 }
 
-// badReference is the error of what is not a reference.
+// badReference is the error of a text that is not a reference.
 func badReference(ref string, err error) error {
 	return fmt.Errorf("image reference %q: %w: %w", ref, err, errdefs.ErrInvalidArgument)
 }

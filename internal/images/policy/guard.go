@@ -17,7 +17,7 @@ import (
 	crierrors "k8s.io/cri-api/pkg/errors"
 )
 
-// Config is what a guard needs to know.
+// Config has the settings of a guard.
 type Config struct {
 	// Verified is the file that remembers which images were verified; "" for none. If it is lost,
 	// they are verified again when a container is made from them.
@@ -25,7 +25,7 @@ type Config struct {
 	Logger   *slog.Logger
 	// Decided is called with each decision. It may be nil.
 	Decided func(Decided)
-	// Contain runs what parses what a registry brings along. It may be nil.
+	// Contain runs a parser of a registry's answers. It may be nil.
 	Contain func(what string, f func() error) error
 }
 
@@ -63,7 +63,7 @@ type Guard struct {
 		policy *Policy // nil: it cannot be used, and err says why
 		err    error
 		read   time.Time // when
-		stamps []stamp   // of what was read
+		stamps []stamp   // of the files that were read
 	}
 }
 
@@ -79,8 +79,8 @@ func NewGuard(cfg Config) *Guard {
 }
 
 // Use has the rules of a file hold from now on; "" for no rules. The file is read at once, and
-// whether it can be used is said in the log. open says what holds while it cannot be used: everything
-// is let in, or nothing is.
+// whether it can be used is said in the log. open is the rule while the file cannot be used: all
+// images are let in, or none.
 func (g *Guard) Use(file string, open bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -91,8 +91,8 @@ func (g *Guard) Use(file string, open bool) {
 	}
 }
 
-// racy is how long after its last change a file may change again without looking any different: file
-// systems and clocks are coarse.
+// racy is how long after its last change a file may change again without looking any different:
+// file systems and clocks are coarse.
 const racy = 2 * time.Second
 
 // rules returns the rules that hold now. nil and no error: everything is let in; checked is false
@@ -112,11 +112,11 @@ func (g *Guard) rules() (p *Policy, checked bool, err error) {
 	case g.mu.open:
 		return nil, false, nil
 	}
-	// The reason is text: the request is not what is invalid.
+	// The reason is text, because it is not the request that is invalid.
 	return nil, false, fmt.Errorf("the image policy cannot be used, and image.policy_failure is closed: %s: %w", g.mu.err.Error(), errdefs.ErrUnavailable)
 }
 
-// changedLocked reports whether the files are not what they were when they were read, or may not be.
+// changedLocked reports whether the files have changed since they were read, or may have.
 func (g *Guard) changedLocked() bool {
 	return slices.ContainsFunc(g.mu.stamps, func(s stamp) bool {
 		last := s.modified
@@ -127,7 +127,7 @@ func (g *Guard) changedLocked() bool {
 	})
 }
 
-// readLocked reads the file. It logs what is new.
+// readLocked reads the file. It logs changes.
 func (g *Guard) readLocked() {
 	before, first := g.mu.err, g.mu.stamps == nil
 	old := g.mu.stamps
@@ -155,7 +155,7 @@ func (g *Guard) Broken() (configured bool, err error) {
 	return g.mu.file != "", g.mu.err
 }
 
-// Problems says in a sentence each what is wrong with the rules.
+// Problems has a sentence for each problem of the rules.
 func (g *Guard) Problems() []string {
 	_, err := g.Broken()
 	if err == nil {
@@ -202,14 +202,14 @@ func (g *Guard) unchecked(at string, err error) {
 }
 
 // Refusal says that a rule does not let an image in. It is ErrPermissionDenied, and the error that
-// CRI has for it if signatures are what is missing.
+// CRI has for it if signatures are missing.
 type Refusal struct {
 	Image    string
 	Whom     string // is it refused to, in words; "" for all that the rule is for
 	Rule     string
 	File     string // of the rule
 	Why      string
-	Unsigned bool // signatures are what is missing
+	Unsigned bool // signatures are missing
 }
 
 // Error names the image, the rule and the reason.
@@ -235,8 +235,8 @@ func refuse(p *Policy, r *Rule, namespace, image, why string) *Refusal {
 	}
 }
 
-// unsigned refuses an image without the signatures that a rule wants. Whoever asks for the same shares
-// the answer, so that it names no namespace.
+// unsigned refuses an image without the signatures that a rule wants. Calls for the same share the
+// answer, so that it names no namespace.
 func unsigned(p *Policy, r *Rule, image, why string) *Refusal {
 	return &Refusal{
 		Image:    image,
@@ -249,7 +249,7 @@ func unsigned(p *Policy, r *Rule, image, why string) *Refusal {
 
 // Pull decides on a pull by the name of the image alone. namespace is that of the pod that the pull
 // is for; "" where it is for none. The pull may go on if err is nil; if signed is true, only once
-// what the name stands for has passed ticket. Equal tickets ask for the same.
+// the target of the name has passed ticket. Equal tickets ask for the same.
 func (g *Guard) Pull(namespace, ref string) (ticket Ticket, signed bool, err error) {
 	p, checked, err := g.rules()
 	if p == nil {
@@ -282,8 +282,8 @@ type Ticket struct {
 	rule   *Rule
 }
 
-// Pass returns nil if what a name stands for, which is target, has the signatures. They are asked
-// for in any case, and what was found is remembered for the containers that are made from the image.
+// Pass returns nil if target, which a name stands for, has the signatures. They are asked for in
+// any case, and the result is remembered for the containers that are made from the image.
 // ErrPermissionDenied: it has none. ErrUnavailable: that could not be asked.
 func (t Ticket) Pass(ctx context.Context, ref string, target ocispec.Descriptor, from Registry) error {
 	n, err := parseName(ref)
@@ -295,7 +295,7 @@ func (t Ticket) Pass(ctx context.Context, ref string, target ocispec.Descriptor,
 	return err
 }
 
-// isUnsigned returns why an image is not signed, if that is what an error says.
+// isUnsigned returns the reason of an error that an image is not signed.
 func isUnsigned(err error) (why string, ok bool) {
 	var u errUnsigned
 	ok = errors.As(err, &u)

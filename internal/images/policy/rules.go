@@ -18,13 +18,13 @@ type Policy struct {
 	VerifierTimeout time.Duration // of each program
 }
 
-// Rule says what holds for the images of some repositories in some namespaces.
+// Rule decides on the images of some repositories in some namespaces.
 type Rule struct {
 	Name       string
 	Allow      bool
 	DigestOnly bool
-	// Keys are those of which one has to have signed the image, and VerifierDir the directory of the
-	// programs which all have to accept it. Without both no signature is asked for.
+	// Keys are those of which one has to have signed the image, and VerifierDir the directory of
+	// the programs which all have to accept it. Without both no signature is asked for.
 	Keys        []crypto.PublicKey
 	VerifierDir string
 	// Restore lets containers be restored from checkpoints in these images, as from an archive of
@@ -99,7 +99,7 @@ func parseName(ref string) (name, error) {
 	}, nil
 }
 
-// Decision is what the rules say to an image by its name.
+// Decision is the answer of the rules to an image by its name.
 type Decision struct {
 	Rule    *Rule
 	Allowed bool   // where Rule.Signed, only once its signatures were verified
@@ -117,8 +117,8 @@ func (p *Policy) find(namespace string, n name) *Rule {
 }
 
 // Decide says which rule decides on an image that a pod of a namespace asks for, and how. namespace
-// is "" where the image is for no pod: rules for some namespaces are not for it. ErrInvalidArgument:
-// ref is not a reference.
+// is "" where the image is for no pod: rules for some namespaces are not for it.
+// ErrInvalidArgument: ref is not a reference.
 func (p *Policy) Decide(namespace, ref string) (Decision, error) {
 	n, err := parseName(ref)
 	if err != nil {

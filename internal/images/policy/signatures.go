@@ -15,8 +15,9 @@ import (
 // pull waits for them, and so does a container that is made.
 const askTimeout = time.Minute
 
-// ask returns nil if what a name stands for has the signatures that a rule wants, and remembers it.
-// It is asked in any case: what was verified before may be so no longer by a program of the rule.
+// ask returns nil if the target of a name has the signatures that a rule wants, and remembers it.
+// It asks in any case, because a program of the rule may refuse today a digest that it verified
+// before.
 func (g *Guard) ask(ctx context.Context, p *Policy, r *Rule, n name, target ocispec.Descriptor, from Registry) error {
 	id, err := r.wants()
 	if err == nil {
@@ -30,15 +31,15 @@ func (g *Guard) ask(ctx context.Context, p *Policy, r *Rule, n name, target ocis
 		if ctx.Err() != nil {
 			return fmt.Errorf("image %s: ask for its signatures: %w", n.full, ctx.Err())
 		}
-		// The reason is text: whatever it is, it is not an answer to what was asked for.
+		// The reason is text, because its kind would be taken for an answer.
 		return fmt.Errorf("image %s: rule %q of %s wants signatures, which could not be asked for: %s: %w", n.full, r.Name, p.File, err.Error(), errdefs.ErrUnavailable)
 	}
 	g.verified.add(id, n, target.Digest)
 	return nil
 }
 
-// wants returns a text that differs when the signatures that the rule wants do: other keys, or other
-// programs.
+// wants returns a text that differs when the signatures that the rule wants do: other keys, or
+// other programs.
 func (r *Rule) wants() (string, error) {
 	if r.VerifierDir == "" {
 		return r.identity, nil

@@ -25,8 +25,8 @@ import (
 const maxVerified = 4096
 
 // verified remembers which digests had the signatures that were wanted, so that a container is made
-// from an image that is here while its registry is away: also after a reboot. An entry holds for the
-// same repository and for the same keys and programs.
+// from an image that is here while its registry is away: also after a reboot. An entry holds for
+// the same repository and for the same keys and programs.
 type verified struct {
 	file string // "" for none
 	log  *slog.Logger
@@ -36,7 +36,7 @@ type verified struct {
 	at     map[string]time.Time // by key
 }
 
-// verifiedKey is what an entry is remembered by.
+// verifiedKey is the key of an entry.
 func verifiedKey(wanted string, n name, d digest.Digest) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", wanted, n.repository, d))
 	return hex.EncodeToString(sum[:])
@@ -99,8 +99,7 @@ func (v *verified) loadLocked() {
 	}
 }
 
-// writeLocked writes what is remembered. If it cannot, the images are verified again by the next
-// berth.
+// writeLocked writes the entries. If it cannot, the images are verified again by the next berth.
 func (v *verified) writeLocked() {
 	if v.file == "" {
 		return

@@ -15,9 +15,9 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// runVerifiers runs the programs of a directory, as containerd's plug-in io.containerd.image-verifier
-// does: all have to end with 0. Each has a time-out, and is killed with what it started.
-// errUnsigned: one has ended with another code.
+// runVerifiers runs the programs of a directory, as containerd's plug-in
+// io.containerd.image-verifier does: all have to end with 0. Each has a time-out, and is killed
+// with its children. errUnsigned: one has ended with another code.
 func runVerifiers(ctx context.Context, dir string, timeout time.Duration, n name, target ocispec.Descriptor) error {
 	if _, err := verifiers(dir); err != nil {
 		return err
@@ -28,7 +28,7 @@ func runVerifiers(ctx context.Context, dir string, timeout time.Duration, n name
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w; each program has %s", err, timeout)
-	case ctx.Err() != nil: // what was cut off has not answered, whatever it ended with
+	case ctx.Err() != nil: // a program that was cut off has not answered, whichever code it ended with
 		return fmt.Errorf("the verifiers of %s took too long: %w", dir, ctx.Err())
 	case !j.OK:
 		return errUnsigned{j.Reason}
@@ -40,7 +40,7 @@ func runVerifiers(ctx context.Context, dir string, timeout time.Duration, n name
 func setDuration[T ~int64](to *T, d time.Duration) { *to = T(d) }
 
 // verifiers lists the programs of a directory. A directory that is not there, or empty, would let
-// everything in, and what others may write to could be any program.
+// everything in, and a file that others may write to could be any program.
 func verifiers(dir string) ([]os.FileInfo, error) {
 	st, err := os.Stat(dir)
 	if err != nil {

@@ -7,15 +7,15 @@
 //
 // # Promises
 //
-//   - A layer whose process has used more than [Memory] bytes of memory, besides what it used before
-//     it read the layer, is an error. That is looked at every 10 ms and at the end. Whatever the
-//     process does between two looks, the kernel lets it map at most 1280 MiB of data more than before,
-//     which is twice Memory and what Go maps and does not use. It starts no other program.
-//   - As many layers as processors, three at least, are unpacked at the same time, those of all images
-//     together. One image never has all of these slots.
-//   - The process is among the first that the OOM killer ends, and has a lower priority than berth for
-//     the processors and the disk. On Linux 6.12 or newer whatever of berth's wakes up gets the processor
-//     from it at once.
+//   - A layer whose process has used more than [Memory] bytes of memory, besides what it used
+//     before it read the layer, is an error. That is looked at every 10 ms and at the end. Whatever
+//     the process does between two looks, the kernel lets it map at most 1280 MiB of data more than
+//     before, which is twice Memory and what Go maps and does not use. It starts no other program.
+//   - As many layers as processors, three at least, are unpacked at the same time, those of all
+//     images together. One image never has all of these slots.
+//   - The process is among the first that the OOM killer ends, and has a lower priority than berth
+//     for the processors and the disk. On Linux 6.12 or newer whatever of berth's wakes up gets the
+//     processor from it at once.
 //   - The process reaches no network, has no capability that writing files does not take, and opens
 //     nothing but what is below the directories of the layer, its parents and its index, where the
 //     kernel has Landlock (Linux 5.19, see [Fence]).

@@ -16,8 +16,8 @@ import (
 	"berth/internal/images/durable"
 )
 
-// work is what a process does with a layer that is unpacked already. A layer decides how much memory
-// that takes, as it does when it is unpacked.
+// work is what a process does with a layer that is unpacked already. A layer decides how much
+// memory that takes, as it does when it is unpacked.
 type work string
 
 const (
@@ -28,15 +28,17 @@ const (
 )
 
 // Check compares a layer with its index. It returns durable.ErrWrong with the first difference,
-// durable.ErrNoIndex, or the error for which it cannot tell. With idle set, everybody else goes first.
+// durable.ErrNoIndex, or the error for which it cannot tell. With idle set, everybody else goes
+// first.
 func Check(ctx context.Context, dir, index string, idle bool) error {
 	return with(ctx, checking, dir, index, idle)
 }
 
-// SyncAll puts everything in a file system onto the disk. of is any file or directory of it. What the
-// kernel could not write since that was opened is an error, whoever was told of it before. Before
-// Linux 5.8 the kernel does not tell: the error is ErrUnsupported, and nothing is synced. SyncAll
-// returns when ctx ends, though the kernel may not end the process before the disk has answered.
+// SyncAll puts everything in a file system onto the disk. of is any file or directory of it. What
+// the kernel could not write since that was opened is an error, whoever was told of it before.
+// Before Linux 5.8 the kernel does not tell: the error is ErrUnsupported, and nothing is synced.
+// SyncAll returns when ctx ends, though the kernel may not end the process before the disk has
+// answered.
 func SyncAll(ctx context.Context, of *os.File) error {
 	if !syncTells() {
 		return fmt.Errorf("sync the file system of %s: before Linux 5.8 the kernel does not say whether it could: %w", of.Name(), errors.ErrUnsupported)
@@ -74,8 +76,8 @@ func WriteIndex(ctx context.Context, dir, index string) error {
 	return with(ctx, indexing, dir, index, true)
 }
 
-// Sync puts a layer that has an index onto the disk, and everybody else goes first. If it fails, the
-// layer may be lost from the disk though it can be read, and a second Sync does not tell.
+// Sync puts a layer that has an index onto the disk, and everybody else goes first. If it fails,
+// the layer may be lost from the disk though it can be read, and a second Sync does not tell.
 func Sync(ctx context.Context, dir, index string) error {
 	return with(ctx, syncing, dir, index, true)
 }
@@ -120,15 +122,16 @@ const (
 	ioprioLast       = 2<<13 | 7 // IOPRIO_CLASS_BE, the lowest level
 	ioprioIdle       = 3 << 13   // IOPRIO_CLASS_IDLE
 
-	// niceLast lets berth and the shims, which are in the same control group as this process, have the
-	// processors whenever they need them: an end that is to be settled does not wait for a layer.
+	// niceLast lets berth and the shims, which are in the same control group as this process, have
+	// the processors whenever they need them: an end that is to be settled does not wait for a
+	// layer.
 	niceLast = 10
 	niceIdle = 19
 )
 
-// yield lowers the priority of this process for the processors and for the disk: it comes after berth,
-// or, if it is idle, after everybody else. It is a wish: where the kernel does not grant it, the
-// process goes on.
+// yield lowers the priority of this process for the processors and for the disk: it comes after
+// berth, or, if it is idle, after everybody else. It is a wish: where the kernel does not grant it,
+// the process goes on.
 func yield(idle bool) {
 	nice, io := niceLast, uintptr(ioprioLast)
 	if idle {

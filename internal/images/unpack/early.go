@@ -41,8 +41,8 @@ func (e *early) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// begin begins the writeback of a regular file. A layer may have put a link in the way of its name, which
-// leads nowhere but into the directory, or a device in its place.
+// begin begins the writeback of a regular file. A layer may have put a link in the way of its name,
+// which leads nowhere but into the directory, or a device in its place.
 func (e *early) begin(name string) {
 	f, err := inroot.OpenFile(int(e.dir.Fd()), name)
 	if err != nil {

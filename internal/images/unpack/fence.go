@@ -55,7 +55,8 @@ func landlock() (rights uint64, err error) {
 // layer makes containerd's code do, it opens nothing else. Without Landlock nothing is done.
 func (r request) fence() error {
 	all, err := landlock()
-	// What syncs reads nothing of what the layer has, and opens the directory that all layers are in.
+	// What syncs reads nothing of what the layer has, and opens the directory that all layers are
+	// in.
 	if err != nil || r.Work == syncing || r.Work == syncingAll {
 		return nil // berth says it when it starts
 	}

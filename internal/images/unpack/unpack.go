@@ -52,8 +52,8 @@ type Target struct {
 	Overlay bool     // files that the layer deletes are marked as overlayfs has them
 	// Alone refuses a layer that has a file in a directory of a layer below, with ErrNeedsParent.
 	Alone bool
-	// Index is where the index of the layer is written; "" for none yet. See package durable. It takes
-	// some percent of the time of a pull, so WriteIndex does, when nobody waits any more.
+	// Index is where the index of the layer is written; "" for none yet. See package durable. It
+	// takes some percent of the time of a pull, so WriteIndex does, when nobody waits any more.
 	Index string
 }
 
