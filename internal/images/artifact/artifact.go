@@ -14,14 +14,15 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// annotationFilepath is what the specification of models (ModelPack) has for the name of a layer.
+// annotationFilepath is the annotation of a layer's name in the specification of models
+// (ModelPack).
 const annotationFilepath = "org.cncf.model.filepath"
 
 const (
 	// maxEntries bounds the files and directories of an artifact together.
 	maxEntries = 1 << 16
-	// maxName and maxElement are what Linux takes for a path and for a name in it, in bytes. The
-	// path leaves room for the directory that it is in.
+	// maxName and maxElement bound a path and a name in it, in bytes, as Linux does. The path
+	// leaves room for the directory that it is in.
 	maxName, maxElement = 2048, 255
 )
 
@@ -50,8 +51,7 @@ func Is(m ocispec.Manifest) bool {
 	return m.ArtifactType != "" && slices.ContainsFunc(m.Layers, func(l ocispec.Descriptor) bool { return name(l) != "" })
 }
 
-// Type is what an artifact says that it is: its artifactType, or else the media type of its
-// configuration.
+// Type is the type of an artifact: its artifactType, or else the media type of its configuration.
 func Type(m ocispec.Manifest) string {
 	if m.ArtifactType != "" {
 		return m.ArtifactType

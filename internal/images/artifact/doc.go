@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package artifact knows what an OCI artifact is, and lays its files out in a directory: a manifest
-// whose layers are not the layers of a file system, but files that have their names from
-// annotations.
+// Package artifact recognizes an OCI artifact, and lays its files out in a directory. An artifact
+// is a manifest whose layers are not the layers of a file system, but files that have their names
+// from annotations.
 //
 // # Promises
 //
@@ -11,9 +11,9 @@
 //   - A name that leads out of the directory, that is absolute, or that two layers have, is refused
 //     by [Files], before a byte of a layer is fetched. So is a file below another file.
 //   - A layer is a file as it is in the registry: an archive is not opened. There are no links and
-//     no devices, and nobody may write to a file or execute it.
+//     no devices, and the mode of each file forbids to write to it and to execute it.
 //   - A blob is not copied where the file system has reflinks, or hard links to it: see [Place].
-//   - A file that is not what was laid out is found: see [Check].
+//   - A file that has changed since it was laid out is found: see [Check].
 //
 // # Never
 //

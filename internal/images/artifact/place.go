@@ -17,8 +17,9 @@ import (
 )
 
 const (
-	// fileMode and dirMode are those of what is laid out. The files are nobody's to write, and
-	// cannot be executed: a hard link has the mode that the content store has given the blob.
+	// fileMode and dirMode are those of the files and directories that are laid out. The files
+	// cannot be written to, nor executed: a hard link has the mode that the content store has given
+	// the blob.
 	fileMode fs.FileMode = 0o444
 	dirMode  fs.FileMode = 0o755
 	// copyChunk is how much is copied before it is looked whether anybody still wants it, in bytes.
@@ -33,7 +34,7 @@ type Blobs interface {
 	Open(ctx context.Context, f File) (io.ReadCloser, error)
 }
 
-// Placed is what Place has done, in bytes.
+// Placed is the result of Place, in bytes.
 type Placed struct {
 	Shared int64 // that the blobs and the files have together
 	Copied int64
@@ -42,10 +43,10 @@ type Placed struct {
 // how is how a file came to be.
 type how func(src *os.File, dst string) error
 
-// Place lays the files of an artifact out in dir, which is empty and in which nobody else writes.
-// It shares the blocks of a blob by a reflink where the file system has that. Else it makes a hard
-// link, so that the file and the blob are one: whoever mounts dir has to mount it read-only. It
-// copies where it can do neither, as a stream. ErrNotFound says that a blob is missing.
+// Place lays the files of an artifact out in dir, which is empty and has no other writer. It shares
+// the blocks of a blob by a reflink where the file system has that. Else it makes a hard link, so
+// that the file and the blob are one: dir has to be mounted read-only. It copies where it can do
+// neither, as a stream. ErrNotFound says that a blob is missing.
 func Place(ctx context.Context, dir string, files []File, from Blobs) (Placed, error) {
 	return place(ctx, dir, files, from, reflink, link)
 }
@@ -78,7 +79,8 @@ func place(ctx context.Context, dir string, files []File, from Blobs, shared ...
 	return p, nil
 }
 
-// makeDirs makes the directories of a file. What umask has taken of their mode is given back.
+// makeDirs makes the directories of a file. The bits of their mode that umask has taken are given
+// back.
 func makeDirs(root, dir string) error {
 	if dir == root {
 		return nil
@@ -129,7 +131,7 @@ func share(f File, dst string, from Blobs, ways []how) (bool, error) {
 	return false, nil
 }
 
-// cannot reports whether an error says that a file system does not do what it was asked for.
+// cannot reports whether an error says that a file system does not have a feature.
 func cannot(err error) bool {
 	for _, no := range []unix.Errno{
 		unix.EXDEV, unix.EPERM, unix.EMLINK, unix.ENOTSUP, unix.EINVAL, unix.ENOTTY, unix.ENOSYS, unix.EBADF, unix.ETXTBSY,

@@ -73,7 +73,7 @@ func (a *addresses) all(ctx context.Context) []netip.AddrPort {
 // answer.
 func (a *addresses) resolve(ctx context.Context, host string) []netip.Addr {
 	a.mu.Lock()
-	defer a.mu.Unlock() // whoever comes meanwhile wants the same answer
+	defer a.mu.Unlock() // calls that come meanwhile want the same answer
 	if r, ok := a.known[host]; ok && time.Since(r.at) < nameLife {
 		return r.addrs
 	}

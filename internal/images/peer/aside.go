@@ -10,7 +10,7 @@ import (
 
 const (
 	// asideFirst is for how long a peer is left alone after a failure. It doubles with each further
-	// one in a row, up to asideLongest, which is also what a lie costs.
+	// one in a row, up to asideLongest, which is also the wait after a lie.
 	asideFirst   = 30 * time.Second
 	asideLongest = 30 * time.Minute
 )

@@ -137,7 +137,7 @@ func (c *Client) dial(ctx context.Context, network, address string) (net.Conn, e
 	return conn, nil
 }
 
-// Blob is what a peer is asked for.
+// Blob is a blob of a repository that a peer is asked for.
 type Blob struct {
 	Repository string // with the host of its registry, such as docker.io/library/busybox
 	Digest     digest.Digest
@@ -145,7 +145,7 @@ type Blob struct {
 	Manifest   bool // or an index
 }
 
-// Copied is what came of a copy.
+// Copied is the result of a copy.
 type Copied struct {
 	Bytes int64
 	From  []netip.AddrPort // that have sent any of it
@@ -190,13 +190,13 @@ func (c *Client) Copy(ctx context.Context, b Blob, offset int64, to io.Writer, p
 			}
 		}
 		if len(failed) == 0 || ctx.Err() != nil {
-			break // nobody has it
+			break // no peer has it
 		}
 	}
 	return done, errors.Join(ctx.Err(), errdefs.ErrNotFound)
 }
 
-// writer reports what is written.
+// writer reports the bytes that are written.
 type writer struct {
 	io.Writer
 	progress func(n int)

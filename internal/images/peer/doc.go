@@ -6,25 +6,25 @@
 //
 // # Promises
 //
-//   - Whoever connects, on either side, shows a certificate that the authority has signed and that
-//     has the name of peers. Nobody else learns anything, not even whether something is here.
+//   - Each side of a connection shows a certificate that the authority has signed and that has the
+//     name of peers. Others learn nothing, not even whether a blob is here.
 //   - A peer is given a blob under the name of a repository of which an image here has that blob,
 //     and under no other name: a manifest that lists the digest of somebody else's layer gets
 //     nothing.
-//   - There are digests only. What a tag stands for is asked at the registry.
+//   - There are digests only. The registry is asked for the target of a tag.
 //   - No credentials of a registry are sent to a peer, and no peer is followed elsewhere.
-//   - A peer that stalls, dribbles or dies costs its time-out at most, and is put aside. What it
-//     has sent is kept by the caller, who goes on elsewhere from there.
+//   - A peer that stalls, dribbles or dies costs its time-out at most, and is put aside. The caller
+//     keeps the bytes that it has sent, and goes on elsewhere from there.
 //   - Asking costs one time-out of its own, a fifth of that of a transfer, however many peers are
 //     asked.
-//   - What serving may use is bounded: connections, blobs at the same time, each with a share per
-//     peer. One blob more is refused at once, and whoever asked goes elsewhere.
+//   - Serving is bounded: connections, blobs at the same time, each with a share per peer. One blob
+//     more is refused at once, and the peer goes elsewhere.
 //   - A name of peers that cannot be resolved now means that there are no peers now.
 //
 // # Never
 //
-// It does not decide whether bytes are right: whoever stores them compares the digest, and tells
-// [Client.Lied] about those that gave wrong ones. It does not know the store, nor the registry.
+// It does not decide whether bytes are right: their store compares the digest, and tells
+// [Client.Lied] about peers that sent wrong ones. It does not know the store, nor the registry.
 //
 // # Looking at it live
 //

@@ -30,20 +30,20 @@ const (
 	idleTimeout = time.Minute
 	// maxHeader bounds the header of a request, in bytes.
 	maxHeader = 16 << 10
-	// slowest is how many bytes a second a peer has to take of what it has asked for, on average,
-	// once the first ten seconds are over.
+	// slowest is how many bytes a second a peer has to take of a blob, on average, once the first
+	// ten seconds are over.
 	slowest = 128 << 10
 )
 
-// Contents is what a server serves of.
+// Contents has the blobs of a server.
 type Contents interface {
 	// Open opens a blob, or a manifest, of which an image of a repository here consists. The name
 	// of the repository begins with the host of its registry. ErrNotFound says that there is none,
-	// and any other error that nobody can tell now.
+	// and any other error that it is not known now.
 	Open(ctx context.Context, repository string, d digest.Digest) (Content, error)
 }
 
-// Content is an open blob, which whoever opened it closes.
+// Content is an open blob, which its opener closes.
 type Content struct {
 	io.ReaderAt
 	io.Closer
@@ -61,7 +61,7 @@ const (
 	AnswerBad    = "bad"    // nothing that a peer has a reason to ask for
 )
 
-// ServerConfig says where and what is served.
+// ServerConfig has the address, the blobs and the bounds of a server.
 type ServerConfig struct {
 	Address string // HOST:PORT
 	Files   Files
@@ -119,7 +119,7 @@ func (s *Server) Run(ctx context.Context) error {
 		ReadHeaderTimeout: headerTimeout, // which bounds the handshake as well
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
-		// One blob is one connection: that is what the bounds are about.
+		// One blob is one connection, which the bounds count.
 		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){},
 		ErrorLog:     slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelDebug),
 	}
@@ -217,7 +217,7 @@ func (s *Server) take(host string) (done func(), ok bool) {
 	}, true
 }
 
-// request is what a path of /v2/ asks for.
+// request is a parsed path of /v2/.
 type request struct {
 	repository string // with the host of its registry
 	manifest   bool
@@ -256,7 +256,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) (answer string, bytes int64) {
-	// Nobody takes minutes over an answer that has no blob; what has one gets its own deadline.
+	// An answer without a blob does not take minutes; one with a blob gets its own deadline.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(headerTimeout))
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
@@ -276,7 +276,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) (answer string, b
 		unknown = "MANIFEST_UNKNOWN"
 	}
 	d, err := digest.Parse(q.reference)
-	if err != nil { // what a tag stands for may have changed at the registry
+	if err != nil { // the target of a tag may have changed at the registry
 		return refuse(w, AnswerBad, http.StatusNotFound, unknown, "peers have digests alone; ask the registry what a tag stands for")
 	}
 	c, err := s.cfg.Contents.Open(r.Context(), q.repository, d)

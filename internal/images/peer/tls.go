@@ -10,8 +10,8 @@ import (
 	"os"
 )
 
-// Files are what a node shows to its peers and trusts them by. They are read again for each
-// connection, so that a certificate can be renewed while berth runs.
+// Files are a node's certificate and key, and the authority that it trusts. They are read again for
+// each connection, so that a certificate can be renewed while berth runs.
 type Files struct {
 	CA   string // PEM file of the authority that has signed the certificates of all peers
 	Cert string // PEM file of this node's certificate, for servers and clients

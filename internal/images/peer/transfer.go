@@ -29,13 +29,13 @@ const (
 	KindName        = "name"        // a name of peers could not be resolved
 )
 
-// failure is what a peer has done wrong.
+// failure is a fault of a peer.
 type failure struct {
 	kind string
 	err  error
 }
 
-// Error says what was wrong.
+// Error names the fault.
 func (f failure) Error() string { return f.kind + ": " + f.err.Error() }
 
 // Unwrap returns the cause.
@@ -47,7 +47,7 @@ var errBusy = errors.New("the peer is busy")
 // errAbsent says that a peer does not have a blob.
 var errAbsent = errors.New("the peer does not have it")
 
-// storeError is an error of whoever takes the bytes, which is no fault of the peer's.
+// storeError is an error of the store that takes the bytes, which is not a fault of the peer.
 type storeError struct{ error }
 
 // Unwrap returns the cause.
@@ -76,7 +76,7 @@ func (b Blob) address(p netip.AddrPort) string {
 	return u.String()
 }
 
-// judge returns what an answer of a peer without the wanted status means.
+// judge translates an answer of a peer that does not have the wanted status.
 func judge(resp *http.Response) error {
 	switch resp.StatusCode {
 	case http.StatusNotFound:
@@ -109,8 +109,8 @@ func (c *Client) has(ctx context.Context, p netip.AddrPort, b Blob) error {
 	return nil
 }
 
-// transfer writes what a peer sends of a blob from an offset on, and returns how much that was. The
-// bytes are not compared with the digest.
+// transfer writes the bytes of a blob that a peer sends from an offset on, and returns their
+// number. The bytes are not compared with the digest.
 func (c *Client) transfer(ctx context.Context, p netip.AddrPort, b Blob, offset int64, to io.Writer) (got int64, err error) {
 	stalled := failure{KindStalled, fmt.Errorf("no byte came for %s", c.cfg.Timeout)}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -147,7 +147,7 @@ func (c *Client) transfer(ctx context.Context, p netip.AddrPort, b Blob, offset 
 	return c.read(resp.Body, want, to, timer)
 }
 
-// read copies a body of as many bytes as are wanted. timer is what ends the wait for it.
+// read copies a body of as many bytes as are wanted. timer ends the wait for it.
 func (c *Client) read(body io.Reader, want int64, to io.Writer, timer *time.Timer) (got int64, err error) {
 	buf := make([]byte, 128<<10)
 	var waited time.Duration // since the last look at the rate

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// confines says whether the process gives up what it does not need.
+// confines reports whether the process gives up its capabilities.
 const confines = true
 
 // needed are the capabilities that writing the files of a layer takes. CAP_SYS_ADMIN is for
-// attributes that are called trusted, by which overlayfs knows what a layer deletes.
+// attributes that are called trusted, by which overlayfs knows the deletions of a layer.
 const needed = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID |
 	1<<unix.CAP_MKNOD | 1<<unix.CAP_SETFCAP | 1<<unix.CAP_SYS_ADMIN
 

@@ -18,8 +18,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// maxWindow is how many bytes a layer may make zstd remember. It is what zstd itself accepts unless
-// it is asked for more, and what its highest level uses.
+// maxWindow is how many bytes a layer may make zstd remember. zstd itself accepts as much unless it
+// is asked for more, and its highest level uses as much.
 const maxWindow = 128 << 20
 
 // decompressing handles layers that are compressed.
@@ -28,8 +28,8 @@ func decompressing(ctx context.Context, mediaType string) (diff.StreamProcessorI
 	return decompress, err == nil && how != ""
 }
 
-// decompress makes the stream processor of a layer that is compressed. What the layer begins with
-// says how, whatever its type says, as it does for containerd.
+// decompress makes the stream processor of a layer that is compressed. The first bytes of the layer
+// decide how, and not its media type, as in containerd.
 func decompress(_ context.Context, stream diff.StreamProcessor, _ map[string]typeurl.Any) (diff.StreamProcessor, error) {
 	in := bufio.NewReader(stream)
 	magic, err := in.Peek(8)
@@ -50,7 +50,7 @@ func decompress(_ context.Context, stream diff.StreamProcessor, _ map[string]typ
 	return &decompressed{stream, zstdReader{d}}, nil
 }
 
-// zstdReader reads what is compressed with zstd.
+// zstdReader decompresses zstd.
 type zstdReader struct{ d *zstd.Decoder }
 
 // Read reads plain bytes. ErrResourceExhausted says that the window is too large.

@@ -15,8 +15,8 @@ import (
 	"github.com/containerd/typeurl/v2"
 )
 
-// decrypt makes the stream processor of an encrypted layer. What containerd's users have as the
-// program ctd-decoder is part of this program. The keys come with the request to unpack the layer.
+// decrypt makes the stream processor of an encrypted layer. This program does the work of
+// containerd's program ctd-decoder. The keys come with the request to unpack the layer.
 func decrypt(_ context.Context, stream diff.StreamProcessor, payloads map[string]typeurl.Any) (diff.StreamProcessor, error) {
 	var payload imgcrypt.Payload
 	if given := payloads[imgcrypt.PayloadToolIDs[0]]; given == nil {

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package unpack writes the layers of images into directories. A layer is made by whoever built the
-// image, and decides how much memory it takes to read it: a layer of a hundred kilobytes can ask
-// for a gibibyte, or have millions of names. So each layer is unpacked by a process of its own, and
-// not by berth, which the OOM killer spares.
+// Package unpack writes the layers of images into directories. A layer comes from the builder of
+// the image, and decides how much memory it takes to read it: a layer of a hundred kilobytes can
+// ask for a gibibyte, or have millions of names. So each layer is unpacked by a process of its own,
+// and not by berth, which the OOM killer spares.
 //
 // # Promises
 //
 //   - A layer whose process has used more than [Memory] bytes of memory, besides what it used
-//     before it read the layer, is an error. That is looked at every 10 ms and at the end. Whatever
-//     the process does between two looks, the kernel lets it map at most 1280 MiB of data more than
-//     before, which is twice Memory and what Go maps and does not use. It starts no other program.
+//     before it read the layer, is an error. That is looked at every 10 ms and at the end. Between
+//     two looks the kernel lets the process map at most 1280 MiB of data more than before, which is
+//     twice Memory, and a share that Go maps and does not use. It starts no other program.
 //   - As many layers as processors, three at least, are unpacked at the same time, those of all
 //     images together. One image never has all of these slots.
 //   - The process is among the first that the OOM killer ends, and has a lower priority than berth
-//     for the processors and the disk. On Linux 6.12 or newer whatever of berth's wakes up gets the
-//     processor from it at once.
+//     for the processors and the disk. On Linux 6.12 or newer a thread of berth that wakes up gets
+//     the processor from it at once.
 //   - The process reaches no network, has no capability that writing files does not take, and opens
-//     nothing but what is below the directories of the layer, its parents and its index, where the
-//     kernel has Landlock (Linux 5.19, see [Fence]).
-//   - What it has unpacked is written back while it unpacks the rest. It opens nothing for that but
-//     regular files below the directory.
-//   - What makes the process end or panic is an error of that layer, and of nothing else.
+//     only files below the directories of the layer, its parents and its index, if the kernel has
+//     Landlock (Linux 5.19, see [Fence]).
+//   - The kernel writes back unpacked files while it unpacks the rest. It opens nothing for that
+//     but regular files below the directory.
+//   - If the process ends or panics, that is an error of its layer, and of nothing else.
 //   - The process ends with the context of its call, and with berth: it has no more of the layer to
 //     read then.
 //

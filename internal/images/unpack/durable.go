@@ -16,8 +16,8 @@ import (
 	"berth/internal/images/durable"
 )
 
-// work is what a process does with a layer that is unpacked already. A layer decides how much
-// memory that takes, as it does when it is unpacked.
+// work is a task for a process on a layer that is unpacked already. A layer decides how much memory
+// that takes, as it does when it is unpacked.
 type work string
 
 const (
@@ -34,11 +34,11 @@ func Check(ctx context.Context, dir, index string, idle bool) error {
 	return with(ctx, checking, dir, index, idle)
 }
 
-// SyncAll puts everything in a file system onto the disk. of is any file or directory of it. What
-// the kernel could not write since that was opened is an error, whoever was told of it before.
-// Before Linux 5.8 the kernel does not tell: the error is ErrUnsupported, and nothing is synced.
-// SyncAll returns when ctx ends, though the kernel may not end the process before the disk has
-// answered.
+// SyncAll puts everything in a file system onto the disk. of is any file or directory of it. A
+// write that has failed since that was opened is an error, even if the kernel has reported it
+// elsewhere. Before Linux 5.8 the kernel does not tell: the error is ErrUnsupported, and nothing is
+// synced. SyncAll returns when ctx ends, though the kernel may not end the process before the disk
+// has answered.
 func SyncAll(ctx context.Context, of *os.File) error {
 	if !syncTells() {
 		return fmt.Errorf("sync the file system of %s: before Linux 5.8 the kernel does not say whether it could: %w", of.Name(), errors.ErrUnsupported)
@@ -96,7 +96,7 @@ func with(ctx context.Context, what work, dir, index string, idle bool) error {
 	return nil
 }
 
-// carryOut does what is asked for, in the process.
+// carryOut carries out the request, in the process.
 func (r request) carryOut(ctx context.Context, layer io.Reader) (answer, error) {
 	switch r.Work {
 	case "":

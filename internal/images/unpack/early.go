@@ -13,8 +13,8 @@ import (
 	"berth/internal/images/durable"
 )
 
-// early reads a layer, and has the kernel write back what is unpacked of it while it is unpacked.
-// It goes by what it reads: what a layer has as a hole in a file does not count.
+// early reads a layer, and has the kernel write back its files while it is unpacked. It counts the
+// bytes that it reads: a hole in a file does not count.
 type early struct {
 	io.Reader
 	dir   *os.File // where it is unpacked

@@ -51,12 +51,12 @@ func landlock() (rights uint64, err error) {
 	return rights, nil
 }
 
-// fence keeps the process, in all threads and for ever, to what the request is about. Whatever a
-// layer makes containerd's code do, it opens nothing else. Without Landlock nothing is done.
+// fence keeps the process, in all threads and for ever, to the files of the request. If a layer
+// misleads containerd's code, it still opens nothing else. Without Landlock nothing is done.
 func (r request) fence() error {
 	all, err := landlock()
-	// What syncs reads nothing of what the layer has, and opens the directory that all layers are
-	// in.
+	// A process that syncs does not read the content of the layer, and opens the directory of all
+	// layers.
 	if err != nil || r.Work == syncing || r.Work == syncingAll {
 		return nil // berth says it when it starts
 	}
@@ -69,7 +69,7 @@ func (r request) fence() error {
 	for path, rights := range r.needs(all) {
 		fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 		if errors.Is(err, unix.ENOENT) {
-			continue // what is asked for fails by itself
+			continue // the work fails by itself
 		}
 		if err != nil {
 			return &os.PathError{Op: "open", Path: path, Err: err}
@@ -87,9 +87,8 @@ func (r request) fence() error {
 	return nil
 }
 
-// needs returns the rights to what is below each directory that the process needs: the layer's,
-// that of its index, its parents', and its own in /proc, by which it knows how much memory it has
-// used.
+// needs returns the rights below each directory that the process needs: the layer's, that of its
+// index, its parents', and its own in /proc, by which it knows how much memory it has used.
 func (r request) needs(all uint64) map[string]uint64 {
 	need := map[string]uint64{fmt.Sprintf("/proc/%d", os.Getpid()): reads}
 	for _, parent := range r.Target.Parents {

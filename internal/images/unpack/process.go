@@ -37,17 +37,17 @@ const (
 	processName = "berth-unpack"
 	// oomScoreAdj makes the OOM killer choose the process before pods that keep their requests.
 	oomScoreAdj = 900
-	// spare is what Go may map and not use, in bytes.
+	// spare is how many bytes Go may map and not use.
 	spare = 256 << 20
 	// maxRequest bounds the request, in bytes.
 	maxRequest = 16 << 20
 )
 
-// alone keeps containerd's packages from starting a program that decompresses: nobody would count
-// its memory, nor end it with the process.
+// alone keeps containerd's packages from starting a program that decompresses: its memory would not
+// be counted, and it would outlive the process.
 var alone = []string{"CONTAINERD_DISABLE_PIGZ=1", "CONTAINERD_DISABLE_IGZIP=1"}
 
-// request is what the process reads before the layer, after its length in four bytes.
+// request precedes the layer in the input of the process, after its length in four bytes.
 type request struct {
 	Descriptor ocispec.Descriptor
 	Target     Target
@@ -70,7 +70,7 @@ type payload struct {
 	Value   []byte
 }
 
-// answer is what the process writes.
+// answer is the output of the process.
 type answer struct {
 	Digest string // of the tar
 	Size   int64
@@ -114,7 +114,7 @@ func init() {
 
 // asked reads the request that stdin has. The layer follows it.
 func asked(stdin io.Reader) (r request, layer io.Reader, err error) {
-	// Whoever has more memory to spare than this process is not asked: a layer can wait.
+	// The OOM killer takes this process first, because a layer can wait.
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(oomScoreAdj)), 0); err != nil {
 		return r, nil, fmt.Errorf("give the process a higher OOM score: %w", err)
 	}
@@ -206,10 +206,10 @@ func (g *guard) answer(err error, a answer) {
 	os.Exit(0)
 }
 
-// apply unpacks a layer. If the disk is full, what it has written goes at once: the caller may need
+// apply unpacks a layer. If the disk is full, the written files go at once: the caller may need
 // room to remove the directory from its records.
 func (r request) apply(ctx context.Context, layer io.Reader) (_ answer, err error) {
-	dir, err := os.Open(r.Target.Dir) // before anything is written: what syncfs reports counts from here
+	dir, err := os.Open(r.Target.Dir) // before anything is written: syncfs reports errors from here on
 	if err != nil {
 		return answer{}, err
 	}
@@ -253,7 +253,7 @@ func (r request) apply(ctx context.Context, layer io.Reader) (_ answer, err erro
 	if _, err := archive.Apply(ctx, r.Target.Dir, into, opts...); err != nil {
 		return answer{}, err
 	}
-	// What follows the end of the archive counts for the digest.
+	// The bytes behind the end of the archive count for the digest.
 	if _, err := io.Copy(io.Discard, plain); err != nil {
 		return answer{}, fmt.Errorf("read the end of the layer: %w", err)
 	}
@@ -270,7 +270,7 @@ func (r request) apply(ctx context.Context, layer io.Reader) (_ answer, err erro
 	return answer{Digest: digester.Digest().String(), Size: plain.n}, nil
 }
 
-// removeBelow removes what is in a directory, as far as it can: the caller removes the directory.
+// removeBelow empties a directory, as far as it can: the caller removes the directory.
 func removeBelow(dir string) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
@@ -278,7 +278,7 @@ func removeBelow(dir string) {
 	}
 }
 
-// counted counts what is read.
+// counted counts the bytes that are read.
 type counted struct {
 	r io.Reader
 	n int64

@@ -53,7 +53,7 @@ type Target struct {
 	// Alone refuses a layer that has a file in a directory of a layer below, with ErrNeedsParent.
 	Alone bool
 	// Index is where the index of the layer is written; "" for none yet. See package durable. It
-	// takes some percent of the time of a pull, so WriteIndex does, when nobody waits any more.
+	// takes some percent of the time of a pull, so WriteIndex does it later, when no caller waits.
 	Index string
 }
 
@@ -94,7 +94,7 @@ func slot(ctx context.Context) (release func(), err error) {
 	turns := []*semaphore.Weighted{slots}
 	of, _ := ctx.Value(imageKey{}).(*ofImage)
 	if of != nil {
-		turns = []*semaphore.Weighted{of.share, slots} // whoever has no share does not stand in line for a slot
+		turns = []*semaphore.Weighted{of.share, slots} // a layer without a share does not stand in line for a slot
 		if of.waits != nil {
 			of.waits(true)
 			defer of.waits(false)
@@ -118,7 +118,7 @@ func slot(ctx context.Context) (release func(), err error) {
 // Applier unpacks layers that a content store has. It is a [diff.Applier].
 type Applier struct {
 	Layers content.Provider
-	Late   bool // the kernel decides when it writes back what is unpacked: see [durable.Early]
+	Late   bool // the kernel decides when it writes back files: see [durable.Early]
 }
 
 // Apply unpacks a layer into a snapshot, whose mounts are given.
@@ -275,15 +275,15 @@ func (r request) run(ctx context.Context, layer io.Reader) (answer, error) {
 	return a, nil
 }
 
-// feed hides from io.Copy whatever else a pipe can do.
+// feed hides the other methods of a pipe from io.Copy.
 type feed struct{ io.Writer }
 
 const (
 	maxAnswer = 64 << 10 // bytes of the answer of a process,
-	maxSaid   = 16 << 10 // and of what it writes when it crashes
+	maxSaid   = 16 << 10 // and of its words when it crashes
 )
 
-// bounded keeps the beginning of what is written.
+// bounded keeps the beginning of an output.
 type bounded struct {
 	b    bytes.Buffer
 	left int
