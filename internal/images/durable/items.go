@@ -5,6 +5,7 @@ package durable
 import (
 	"context"
 	"errors"
+	"hash/crc32"
 	"slices"
 	"sync"
 
@@ -93,23 +94,21 @@ func (s standing) move(to state) standing {
 type Items struct {
 	boot    *Boot
 	changed retry.Wake // something may lack the mark
+	// files are held while the files of an item are replaced, and while it is noted which are synced.
+	// Several items share one, so that an item can be forgotten at any time.
+	files [64]*semaphore.Weighted
 
-	mu      sync.Mutex
-	by      map[Item]*tracked
-	doubted int // how many are
-}
-
-// tracked is an item that something is known of.
-type tracked struct {
-	standing
-	// files is held while the files of the item are replaced, and while it is noted which are
-	// synced.
-	files *semaphore.Weighted
+	mu sync.Mutex
+	by map[Item]*standing
 }
 
 // NewItems returns the items of a root directory. None is doubted before a [Keeper] has looked.
 func NewItems(boot *Boot) *Items {
-	return &Items{boot: boot, changed: retry.NewWake(), by: map[Item]*tracked{}}
+	s := &Items{boot: boot, changed: retry.NewWake(), by: map[Item]*standing{}}
+	for n := range s.files {
+		s.files[n] = semaphore.NewWeighted(1)
+	}
+	return s
 }
 
 // Changed says that there may be something new. It never blocks.
@@ -119,22 +118,16 @@ func (s *Items) Changed() {
 
 // with calls f with the entry of an item, which it makes from the record of the Boot if there is
 // none.
-func (s *Items) with(i Item, f func(e *tracked)) {
+func (s *Items) with(i Item, f func(e *standing)) {
 	at := s.derive(i)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.by[i]
 	if e == nil {
-		e = &tracked{standing{at: at}, semaphore.NewWeighted(1)}
+		e = &standing{at: at}
 		s.by[i] = e
 	}
-	before := e.at
 	f(e)
-	if before == stateDoubted && e.at != before {
-		s.doubted--
-	} else if e.at == stateDoubted && e.at != before {
-		s.doubted++
-	}
 }
 
 // derive returns the state of an item that lacks the mark and is not doubted.
@@ -146,26 +139,28 @@ func (s *Items) derive(i Item) state {
 }
 
 func (s *Items) move(i Item, to state) {
-	s.with(i, func(e *tracked) { e.standing = e.move(to) })
+	s.with(i, func(e *standing) { *e = e.move(to) })
 }
 
 func (s *Items) at(i Item) (at state) {
-	s.with(i, func(e *tracked) { at = e.at })
+	s.with(i, func(e *standing) { at = e.at })
 	return at
 }
 
 // Doubted returns how many items are doubted.
-func (s *Items) Doubted() int {
+func (s *Items) Doubted() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.doubted
+	for _, e := range s.by {
+		if e.at == stateDoubted {
+			n++
+		}
+	}
+	return n
 }
 
 // Unsynced reports whether an item may be lost from the disk though it is right in memory.
 func (s *Items) Unsynced(i Item) bool { return s.boot.Unsynced(i) }
-
-// settled ends the doubt of an item: it is right now.
-func (s *Items) settled(i Item) { s.move(i, s.derive(i)) }
 
 // keepOnly forgets items that are not among those that lack the mark, unless a pull has looked at
 // them: they have gone, or have the mark.
@@ -182,8 +177,7 @@ func (s *Items) keepOnly(unmarked []Item) error {
 
 // hold keeps the files of an item from being replaced while f runs.
 func (s *Items) hold(ctx context.Context, i Item, f func() error) error {
-	var files *semaphore.Weighted
-	s.with(i, func(e *tracked) { files = e.files })
+	files := s.files[crc32.ChecksumIEEE([]byte(i.ID))%uint32(len(s.files))]
 	if err := files.Acquire(ctx, 1); err != nil {
 		return err
 	}
@@ -248,10 +242,10 @@ func (s *Items) Rewrite(ctx context.Context, i Item, write func() (replaced bool
 				to, err = stateUnsynced, errors.Join(err, noted) // no sync under way gives it the mark
 			}
 		}
-		s.with(i, func(e *tracked) {
+		s.with(i, func(e *standing) {
 			e.wrong = false
 			if e.at != stateDoubted {
-				e.standing = e.move(to)
+				*e = e.move(to)
 			}
 		})
 		return err
@@ -259,17 +253,17 @@ func (s *Items) Rewrite(ctx context.Context, i Item, write func() (replaced bool
 }
 
 // FoundWrong notes that a comparison of a layer with its index has found it wrong.
-func (s *Items) FoundWrong(i Item) { s.with(i, func(e *tracked) { e.wrong = true }) }
+func (s *Items) FoundWrong(i Item) { s.with(i, func(e *standing) { e.wrong = true }) }
 
 // Look says whether a pull looks at a layer that is here: once at each, and each time at one that
 // is wrong or unsynced.
 func (s *Items) Look(i Item) (look, wrong bool) {
 	unsynced := s.Unsynced(i)
-	s.with(i, func(e *tracked) { look, wrong, e.looked = !e.looked || e.wrong || unsynced, e.wrong, true })
+	s.with(i, func(e *standing) { look, wrong, e.looked = !e.looked || e.wrong || unsynced, e.wrong, true })
 	return look, wrong
 }
 
 // Looked notes the result of a look: the layer is right now, or that cannot be told.
 func (s *Items) Looked(i Item, right bool) {
-	s.with(i, func(e *tracked) { e.looked, e.wrong = right, e.wrong && !right })
+	s.with(i, func(e *standing) { e.looked, e.wrong = right, e.wrong && !right })
 }

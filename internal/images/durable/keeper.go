@@ -385,7 +385,7 @@ func (k *Keeper) check(ctx context.Context, d *doubt, idle bool) error {
 	if err == nil {
 		d.outcome = outcome
 		delete(k.doubts, d.item)
-		k.items.settled(d.item)
+		k.items.move(d.item, k.items.derive(d.item)) // it is right now, or has gone
 		close(d.settled)
 	} else if !errors.Is(err, errOvertaken) {
 		d.attempts++

@@ -36,9 +36,22 @@ type Stored struct {
 
 // Backend is containerd's image store.
 type Backend interface {
+	Names
+	Puller
+	Reader
+}
+
+// Names are the names in the store.
+type Names interface {
 	List(ctx context.Context) ([]Stored, error)
 	// Get reads one name; ErrNotFound.
 	Get(ctx context.Context, name string) (Stored, error)
+	// Delete removes a name if it stands for the same as before, and is ErrNotFound otherwise.
+	Delete(ctx context.Context, n Name) error
+}
+
+// Puller brings images to this node.
+type Puller interface {
 	// Pull fetches and unpacks ref, and then stores its [Stored.NamesGiven].
 	Pull(ctx context.Context, ref string, creds Credentials, sink Sink) (Stored, error)
 	// Fetched returns how many bytes of each blob, by its digest, are on this node.
@@ -51,11 +64,16 @@ type Backend interface {
 	// Unpack makes the snapshots of a name's image in a snapshotter. Those that exist are kept.
 	// ErrNotFound when layers are missing.
 	Unpack(ctx context.Context, n Name, snapshotter string) error
-	// Checkpoint returns the archive of the checkpoint with an ID, which the caller closes.
-	// ErrNotFound when it is not on this node.
-	Checkpoint(ctx context.Context, id string) (io.ReadCloser, error)
-	// Delete removes a name if it stands for the same as before, and is ErrNotFound otherwise.
-	Delete(ctx context.Context, n Name) error
+	// DropKept removes the blobs that are kept of pulls that were cut off.
+	DropKept(ctx context.Context) error
+	// Registry returns the registry of an image, with the credentials that the configuration has
+	// for it. Nothing is asked yet.
+	Registry(ref string) Registry
+	Snapshotter() string
+}
+
+// Reader reads images, and measures the disk.
+type Reader interface {
 	// ReadFiles reads files of the image's root, at most limit bytes each; absent ones are empty.
 	// ErrNotFound when the image is not unpacked.
 	ReadFiles(ctx context.Context, chainID string, limit int64, paths ...string) ([][]byte, error)
@@ -63,16 +81,13 @@ type Backend interface {
 	// dirs has for them. ErrNotFound when the image is not unpacked, and ErrInvalidArgument when
 	// they are too large together.
 	CopyOut(ctx context.Context, chainID string, dirs map[string]string) error
+	// Checkpoint returns the archive of the checkpoint with an ID, which the caller closes.
+	// ErrNotFound when it is not on this node.
+	Checkpoint(ctx context.Context, id string) (io.ReadCloser, error)
 	// Usage measures until ctx ends, and takes the last known size of the layers that are left.
 	Usage(ctx context.Context) (Usage, error)
 	// Contents lists the blobs and layers on the disk, and those of each image.
 	Contents(ctx context.Context) (Contents, error)
-	// DropKept removes the blobs that are kept of pulls that were cut off.
-	DropKept(ctx context.Context) error
-	Snapshotter() string
-	// Registry returns the registry of an image, with the credentials that the configuration has
-	// for it. Nothing is asked yet.
-	Registry(ref string) Registry
 }
 
 // Config is the service's settings. Zero durations take the defaults.

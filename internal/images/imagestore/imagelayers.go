@@ -67,11 +67,6 @@ func blobItem(info content.Info) durable.Item {
 	return durable.Item{Kind: durable.Blob, ID: info.Digest.String(), Made: stamp(info.CreatedAt)}
 }
 
-// overlays reports whether any image is unpacked into overlayfs.
-func (ls *imageLayers) overlays() bool {
-	return ls.cfg.Snapshotter == overlay || slices.Contains(ls.cfg.Snapshotters, overlay)
-}
-
 // Unmarked lists the items without the mark: blobs, and then layers, those below first.
 func (ls *imageLayers) Unmarked(ctx context.Context) ([]durable.Item, error) {
 	ctx, cancel := context.WithTimeout(connection.Namespaced(ctx), lookTimeout)
@@ -89,7 +84,7 @@ func (ls *imageLayers) Unmarked(ctx context.Context) ([]durable.Item, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list blobs: %w", connection.Native(err))
 	}
-	if !ls.overlays() {
+	if ls.cfg.Snapshotter != overlay && !slices.Contains(ls.cfg.Snapshotters, overlay) {
 		return out, nil
 	}
 	layers := map[string]snapshots.Info{}

@@ -52,7 +52,6 @@ func (p *Puller) Pull(ctx context.Context, ref string, creds image.Credentials, 
 		sink = unseen{}
 	}
 	defer p.durability.making()()
-	begun := time.Now()
 	// The lease keeps the fetched blobs if the image has to be unpacked in another way.
 	ctx, done, err := p.jobs.lease(ctx, ref)
 	if err != nil {
@@ -65,7 +64,7 @@ func (p *Puller) Pull(ctx context.Context, ref string, creds image.Credentials, 
 		Sink:   sink,
 		ref:    ref,
 		creds:  creds,
-		since:  begun,
+		since:  time.Now(),
 		begun:  begunBlobs(ctx, p.client),
 		attempt: attempt{
 			at: stageBeside,

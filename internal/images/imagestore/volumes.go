@@ -163,7 +163,7 @@ func copyFile(ctx context.Context, src, dst string, st fs.FileInfo) error {
 	}
 }
 
-// copyContent copies a regular file. Zeros are left out: they take no room.
+// copyContent copies a regular file without its zeros. continuity's copy does not end with a ctx.
 func copyContent(ctx context.Context, src, dst string) error {
 	in, err := os.Open(src)
 	if err != nil {
