@@ -115,24 +115,22 @@ type Config struct {
 
 // Service is the image service. Its methods may be called from any goroutine.
 type Service struct {
-	backend Backend
-	cfg     Config
-	dirty   chan string // names that changed
-	pulls   flights[pullKey, string]
-	unpacks flights[unpackKey, struct{}] // by chain ID and snapshotter
-	// transfers are the pulls and imports in flight.
-	transfers transfers
+	*meter
+	transfers // in flight
+	backend   Backend
+	cfg       Config
+	dirty     chan string // names that changed
+	pulls     flights[pullKey, string]
+	unpacks   flights[unpackKey, struct{}] // by chain ID and snapshotter
 	arrivals  arrivals
 	files     *Cache[[2][]byte] // passwd and group by chain ID
 	// reading is held while the store is read and the index changed accordingly: an older answer
 	// must not take the place of a newer one.
-	reading  *semaphore.Weighted
-	measured chan struct{} // closed once usage was measured
+	reading *semaphore.Weighted
 
 	mu struct {
 		sync.RWMutex
 		index index
-		usage Usage
 	}
 }
 
@@ -145,12 +143,12 @@ func New(b Backend, cfg Config) *Service {
 		cfg.UnpackTimeout = 10 * time.Minute
 	}
 	s := &Service{
-		backend:  b,
-		cfg:      cfg,
-		dirty:    make(chan string, 1024),
-		files:    NewCache[[2][]byte](maxCachedFiles),
-		reading:  semaphore.NewWeighted(1),
-		measured: make(chan struct{}),
+		backend: b,
+		cfg:     cfg,
+		dirty:   make(chan string, 1024),
+		files:   NewCache[[2][]byte](maxCachedFiles),
+		reading: semaphore.NewWeighted(1),
+		meter:   &meter{reader: b, log: cfg.Logger, first: make(chan struct{})},
 	}
 	s.mu.index = newIndex(nil, pins{}.withNeeded(cfg.Needed).withConfigured(cfg.Pinned))
 	return s

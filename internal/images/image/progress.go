@@ -247,10 +247,10 @@ func sumUp(blobs []Blob, here map[string]int64) Progress {
 
 // ImportProgress returns how many bytes of an archive were read, or nil if it is not being
 // imported. All of it was read when its images are being unpacked.
-func (s *Service) ImportProgress(path string) *Progress {
-	s.transfers.mu.Lock()
-	defer s.transfers.mu.Unlock()
-	for t := range s.transfers.all {
+func (ts *transfers) ImportProgress(path string) *Progress {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	for t := range ts.all {
 		if t.kind != KindPull && t.name == path {
 			p := t.read
 			return &p
@@ -311,11 +311,11 @@ func (s *Service) Transfers(ctx context.Context) []Transfer {
 }
 
 // InFlight counts the transfers by their kind.
-func (s *Service) InFlight() map[string]int {
+func (ts *transfers) InFlight() map[string]int {
 	n := map[string]int{KindPull: 0, KindImport: 0, KindPreload: 0}
-	s.transfers.mu.Lock()
-	defer s.transfers.mu.Unlock()
-	for t := range s.transfers.all {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	for t := range ts.all {
 		n[t.kind]++
 	}
 	return n

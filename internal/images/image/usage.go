@@ -4,6 +4,8 @@ package image
 
 import (
 	"context"
+	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -36,73 +38,83 @@ type Usage struct {
 // Space is a number of bytes and inodes of a file system.
 type Space struct{ Bytes, Inodes uint64 }
 
+// meter measures the use of the file system that images are on, and remembers it.
+type meter struct {
+	reader Reader
+	log    *slog.Logger
+	first  chan struct{} // closed once usage was measured
+
+	mu    sync.RWMutex
+	usage Usage
+}
+
 // sample measures usage until ctx ends.
-func (s *Service) sample(ctx context.Context) {
+func (m *meter) sample(ctx context.Context) {
 	for range retry.Doubling(ctx.Done(), firstUsage, slowestUsage) {
-		if s.measure(ctx); s.isMeasured() {
+		if m.measure(ctx); m.isMeasured() {
 			break
 		}
 	}
 	for retry.Sleep(ctx.Done(), usageInterval) {
-		s.measure(ctx)
+		m.measure(ctx)
 	}
 }
 
-func (s *Service) isMeasured() bool {
+func (m *meter) isMeasured() bool {
 	select {
-	case <-s.measured:
+	case <-m.first:
 		return true
 	default:
 		return false
 	}
 }
 
-func (s *Service) measure(ctx context.Context) {
+func (m *meter) measure(ctx context.Context) {
 	within, cancel := context.WithTimeout(ctx, usageBudget)
 	defer cancel()
-	u, err := s.backend.Usage(within)
+	u, err := m.reader.Usage(within)
 	if err != nil {
 		if ctx.Err() == nil && !errdefs.IsUnavailable(err) { // that containerd is away is said elsewhere
-			s.cfg.Logger.Warn("what images use cannot be measured", "err", err)
+			m.log.Warn("what images use cannot be measured", "err", err)
 		}
 		return
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.isMeasured() {
-		close(s.measured)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.isMeasured() {
+		close(m.first)
 	}
-	s.mu.usage = u
+	m.usage = u
 }
 
 // Measured returns the last measurement; ok is false before the first.
-func (s *Service) Measured() (u Usage, ok bool) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.mu.usage, s.isMeasured()
+func (m *meter) Measured() (u Usage, ok bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.usage, m.isMeasured()
 }
 
 // Mountpoint returns the directory that images are in, or "" before anything was measured.
-func (s *Service) Mountpoint() string {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.mu.usage.Path
+func (m *meter) Mountpoint() string {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.usage.Path
 }
 
 // FsInfo returns the last measurement. Shortly after the start it waits a little for the first
 // measurement. If there is none, because containerd is away, the answer names no file system: an
 // error would keep a kubelet from starting, which asks this to find out whether somebody answers.
-func (s *Service) FsInfo(ctx context.Context) *runtimeapi.ImageFsInfoResponse {
+func (m *meter) FsInfo(ctx context.Context) *runtimeapi.ImageFsInfoResponse {
 	ctx, cancel := context.WithTimeout(ctx, usagePatience)
 	defer cancel()
 	select {
-	case <-s.measured:
+	case <-m.first:
 	case <-ctx.Done():
 		return &runtimeapi.ImageFsInfoResponse{}
 	}
-	s.mu.RLock()
-	u := s.mu.usage
-	s.mu.RUnlock()
+	m.mu.RLock()
+	u := m.usage
+	m.mu.RUnlock()
 	of := func(used Space) []*runtimeapi.FilesystemUsage {
 		return []*runtimeapi.FilesystemUsage{{
 			Timestamp:  u.At.UnixNano(),

@@ -90,7 +90,9 @@ func (d *Durability) Settle() error {
 	if err != nil {
 		return fmt.Errorf("find out which images are not on the disk: %w", err)
 	}
-	if slices.ContainsFunc(left, func(l durable.Item) bool { return l.Kind == durable.Layer }) {
+	layer := func(l durable.Item) bool { return l.Kind == durable.Layer }
+	// With an unsynced layer the stop is not a clean one in any case.
+	if slices.ContainsFunc(left, layer) && !slices.ContainsFunc(left, d.items.Unsynced) {
 		if d.root == nil {
 			return fmt.Errorf("put images onto the disk: %w", errNoRoot)
 		}
