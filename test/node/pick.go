@@ -30,8 +30,8 @@ func Pick[T any](t testing.TB, what string, from ...T) []T {
 	return []T{one}
 }
 
-// settled is how many commits ago the rooms of a laboratory have to have been as they are, for it to be
-// tested in part.
+// settled is how many commits ago the rooms of a laboratory have to have been as they are, for it
+// to be tested in part.
 const settled = 20
 
 // Share returns one of so many parts of what a laboratory compares: which, depends only on the

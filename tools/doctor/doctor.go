@@ -93,7 +93,7 @@ const limit = 10 * time.Second
 // over. A check whose time is over may go on in the background until the process ends: a disk that
 // hangs cannot be interrupted.
 func Examine(ctx context.Context, h Host) Report {
-	m := meet(ctx, h)
+	m := newMachine(ctx, h)
 	answers := make([]chan Answer, len(checks))
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

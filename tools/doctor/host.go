@@ -234,8 +234,8 @@ type machine struct {
 	statusErr error // nil if it was not asked
 }
 
-// meet reads the settings and asks a running berth, within a bound.
-func meet(ctx context.Context, h Host) *machine {
+// newMachine reads the settings and asks a running berth, within a bound.
+func newMachine(ctx context.Context, h Host) *machine {
 	m := &machine{Host: h, cfg: config.Default()}
 	m.cfg.Address = cmp.Or(strings.TrimPrefix(h.Endpoint, "unix://"), m.cfg.Address)
 	load := config.LoadIfThere

@@ -77,7 +77,7 @@ func (m *machine) askForeign(ctx context.Context, f *findings, name, unit, socke
 	case err == nil:
 		f.add(Warning, "move its pods and stop it: systemctl disable --now "+unit+"; see docs/migrate.md",
 			"another runtime, %s, serves CRI on %s: its pods and berth's do not know of each other", version, socket)
-	case nobody(err):
+	case unserved(err):
 		f.add(Note, "remove it once "+name+" is gone for good", "%s is a socket that nobody serves: it is left from %s", socket, name)
 	case errors.Is(err, errNoCRI): // as Docker's containerd has it
 	default:

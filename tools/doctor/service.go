@@ -23,8 +23,8 @@ func used(info map[string]string) (config.Config, bool) {
 	return cfg, true
 }
 
-// nobody reports whether an error means for certain that a socket is not served.
-func nobody(err error) bool { return absent(err) || errors.Is(err, syscall.ECONNREFUSED) }
+// unserved reports whether an error means for certain that a socket is not served.
+func unserved(err error) bool { return absent(err) || errors.Is(err, syscall.ECONNREFUSED) }
 
 // service describes whether there was a berth to ask.
 func (m *machine) service() string {
@@ -33,7 +33,7 @@ func (m *machine) service() string {
 		return "examined: this machine, and the berth that answers on " + m.Endpoint
 	case m.Status == nil:
 		return "examined: this machine alone, since berth was not to be asked"
-	case nobody(m.statusErr):
+	case unserved(m.statusErr):
 		return "examined: this machine alone, since no berth runs on " + m.Endpoint
 	default:
 		return "examined: this machine alone, since berth could not be asked"
@@ -45,7 +45,7 @@ func askService(_ context.Context, m *machine) ([]Finding, error) {
 	switch {
 	case m.Status == nil:
 		return nil, errNothing("berth was not to be asked")
-	case nobody(m.statusErr):
+	case unserved(m.statusErr):
 		f.add(Note, "start it with systemctl start berth, or name its socket with --endpoint",
 			"no berth runs on %s", m.Endpoint)
 	case m.statusErr != nil:

@@ -72,7 +72,7 @@ func (p Peer) check(bad func(key, format string, args ...any)) {
 	}
 }
 
-// hostPort reports whether somebody could be connected to.
+// hostPort reports whether the value is a HOST:PORT to connect to.
 func hostPort(s string) bool {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil || host == "" || strings.ContainsAny(host, "/@ ") {

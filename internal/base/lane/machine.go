@@ -34,7 +34,7 @@ type Config struct {
 	Deadline    time.Duration // of the first attempt on an item; 10 s
 	MaxDeadline time.Duration // to which the deadline grows; 5 min, and never less than Deadline
 	MaxQueue    int           // items that wait in one lane; 64
-	// Awaited is the longest back-off, jitter included, of a lane that somebody waits for; 1 s.
+	// Awaited is the longest back-off, jitter included, of a lane with a waiter; 1 s.
 	Awaited time.Duration
 	Rand    func() float64 // in [0,1), for the jitter; nil: a Machine has none, a Runner its own
 }
@@ -228,7 +228,7 @@ func (m *Machine[K, T]) Unwait(key K) {
 	}
 }
 
-// Awaited reports whether somebody waits for the lane of key.
+// Awaited reports whether the lane of key has a waiter.
 func (m *Machine[K, T]) Awaited(key K) bool { return m.waiters[key] > 0 }
 
 // Ready returns the next attempt whose time has come, first come first served.

@@ -178,7 +178,7 @@ func (p *Pacer) makeReady(t *turn) {
 }
 
 // conclude ends the wait of a release for its turn, and reports whether it came. Otherwise the
-// release begins without one, if somebody waits for it, or keeps its turn.
+// release begins without one, if it has a waiter, or keeps its turn.
 func (p *Pacer) conclude(id string, t *turn, hurried <-chan struct{}) (young bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

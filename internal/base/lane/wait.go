@@ -15,7 +15,7 @@ import (
 type Event struct {
 	mu       sync.Mutex
 	happened bool
-	ch       chan struct{} // closed once it has happened; nil until somebody asks for it
+	ch       chan struct{} // closed once it has happened; nil until it is needed
 }
 
 // Happen marks the event as having happened. Calling it again is a no-op.
@@ -38,8 +38,8 @@ func (e *Event) Happened() bool {
 	return e.happened
 }
 
-// Done returns a channel that is closed once the event has happened, for somebody who waits for it.
-// w is a waiter of the lane that brings the event about.
+// Done returns a channel that is closed once the event has happened. w is a waiter of the lane that
+// brings the event about.
 func (e *Event) Done(w *Waiter) <-chan struct{} {
 	if w == nil {
 		panic("lane: wait for an event without a waiter")
@@ -47,8 +47,8 @@ func (e *Event) Done(w *Waiter) <-chan struct{} {
 	return e.Notice()
 }
 
-// Notice returns the channel of Done for somebody who reacts to the event and does not wait for it:
-// no request depends on when it is closed.
+// Notice returns the channel of Done for a caller that reacts to the event and does not wait for
+// it: no request depends on when it is closed.
 func (e *Event) Notice() <-chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -91,7 +91,7 @@ func (w *Waiter) End() { w.end() }
 // Idle waits until the lane has nothing to do. It returns ctx's error when ctx ends first.
 func (w *Waiter) Idle(ctx context.Context) error { return w.idle(ctx) }
 
-// Awaited reports whether somebody waits for the lane of key.
+// Awaited reports whether the lane of key has a waiter.
 func (r *Runner[K, T]) Awaited(key K) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

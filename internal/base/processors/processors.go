@@ -25,9 +25,9 @@ func Count() int {
 	return runtime.GOMAXPROCS(0)
 }
 
-// Spare has Go run goroutines on a few more threads than there are processors, unless somebody has
-// decided how many it uses, and reports whether it did. It is called once, when berth starts. After
-// that, Go no longer adapts to a quota that somebody gives the control group.
+// Spare lets Go run goroutines on a few more threads than there are processors, unless a person or
+// a quota has set their number, and reports whether it did. It is called once, when berth starts.
+// After that, Go no longer adapts to a new quota of the control group.
 func Spare() bool {
 	n := runtime.GOMAXPROCS(0)
 	if os.Getenv("GOMAXPROCS") != "" || n < runtime.NumCPU() {

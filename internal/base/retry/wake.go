@@ -2,8 +2,8 @@
 
 package retry
 
-// Wake wakes the goroutine that receives from it. It holds one token, so a wake-up is not lost between
-// the receiver's look at its work and its wait, and any number of them are one.
+// Wake wakes the goroutine that receives from it. It holds one token, so a wake-up is not lost
+// between the receiver's look at its work and its wait, and any number of them are one.
 type Wake chan struct{}
 
 // NewWake returns a Wake without a token.

@@ -39,7 +39,7 @@ type Found struct {
 // Object is one container object of containerd.
 type Object struct {
 	ID   string
-	Kind string // of the plug-in: "sandbox" or "container"; "" for somebody else's
+	Kind string // of the plug-in: "sandbox" or "container"; "" for an object of another client
 	// Metadata is the plug-in's extension of the object; nil for none.
 	Metadata    []byte
 	Image       string

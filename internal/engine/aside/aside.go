@@ -265,7 +265,7 @@ func openLog(bundle string) (*os.File, error) {
 	return os.OpenFile(filepath.Join(bundle, "log"), os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 }
 
-// sockets remembers of each shim's socket whether somebody serves it. The tasks of a pod share one.
+// sockets remembers of each shim's socket whether it is served. The tasks of a pod share one.
 type sockets struct {
 	mu     sync.Mutex
 	served map[string]func() bool

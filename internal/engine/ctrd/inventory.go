@@ -166,8 +166,8 @@ func (c *Containerd) askTasks(ctx context.Context, cs []containers.Container, in
 	_ = g.Wait()
 }
 
-// orphanSearch looks for tasks that have no container: containerd made them for somebody who had
-// given up waiting and taken the container back. Only containerd's list of tasks has them, and that
+// orphanSearch looks for tasks that have no container: containerd made them for a caller that had
+// given up waiting and removed the container. Only containerd's list of tasks has them, and that
 // asks every shim in turn. So it is read in the background, one list at a time.
 type orphanSearch struct {
 	mu      sync.Mutex

@@ -113,7 +113,7 @@ func (s *Server) open(life context.Context) error {
 	if err != nil {
 		return fmt.Errorf("make client: %w", err)
 	}
-	s.sweep(life) // before anybody can make a layer
+	s.sweep(life) // before a client can make a layer
 	if err := s.parts.serve(life); err != nil {
 		return err
 	}

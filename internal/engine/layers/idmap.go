@@ -104,6 +104,6 @@ func bindShifted(m mount.Mount, dir, uids, gids string) error {
 	for _, o := range m.Options {
 		set |= attributes[o]
 	}
-	// The mount has all of this before anybody can see it.
+	// The mount has all of this before it becomes visible.
 	return mount.IDMapMountWithAttrs(m.Source, dir, int(namespace.Fd()), set, 0)
 }

@@ -120,7 +120,7 @@ const (
 )
 
 // untilAnswered asks about each handler until ask has returned nil for all of them, or until ctx
-// ends. Before it asks it calls ready, which waits until there is somebody to ask, and may be nil.
+// ends. Before it asks it calls ready, which waits until the question can be asked, and may be nil.
 // The handlers without an answer are asked about again after a wait that doubles up to slowestAsk.
 // report is called with the first error of each handler.
 func untilAnswered(ctx context.Context, handlers []string, ready func(context.Context) error, ask func(ctx context.Context, handler string) error, report func(handler string, err error)) {

@@ -26,7 +26,7 @@ const (
 	procfs = "/proc"
 	// shimPrefix begins the names of shim programs.
 	shimPrefix = "containerd-shim"
-	// searchTimeout is how long somebody waits for a search of /proc, which takes milliseconds.
+	// searchTimeout is how long a caller waits for a search of /proc, which takes milliseconds.
 	searchTimeout = 2 * time.Second
 )
 

@@ -84,8 +84,8 @@ type shim struct {
 
 // Remember notes which process is the shim of a pod. child is a process that the shim made: the
 // kernel knows its parent, which a pod cannot change, and the parent's arguments name its pod. It
-// does nothing for a pod whose shim is known, and where the parent is not its shim: a shim that has
-// died leaves its children to init, and the process of a VM runtime may belong to somebody else.
+// does nothing for a pod whose shim is known, and if the parent is not its shim: a shim that has
+// died leaves its children to init, and the process of a VM runtime may belong to another program.
 func (s *Shims) Remember(pod string, child uint32) {
 	if child == 0 || s.nowhere || s.knows(pod) {
 		return

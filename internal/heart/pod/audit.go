@@ -19,8 +19,8 @@ import (
 const firstRelist = 500 * time.Millisecond
 
 // pinsEvery is how many audits pass between two looks at the pins of a sandbox without a process. A
-// look costs a file and a system call for each namespace, and pins are lost when somebody unmounts
-// them.
+// look costs a file and a system call for each namespace, and pins are lost only if another program
+// unmounts them.
 const pinsEvery = 5
 
 // auditor is the witness that does not depend on any report. Every AuditInterval it asks the kernel
@@ -115,14 +115,14 @@ func (a *auditor) relist(ctx context.Context) (soon bool) {
 	return soon
 }
 
-// awaited reports whether somebody waits for a unit to be compared.
+// awaited reports whether a caller waits for a unit to be compared.
 func (a *auditor) awaited() bool {
 	return slices.ContainsFunc(a.units.all(), func(u *unit) bool {
 		return !u.compared.Happened() && a.lanes.awaited(u)
 	})
 }
 
-// relistAwaited asks for a comparison before long, because somebody waits for it. The comparison
+// relistAwaited asks for a comparison before long, because a caller waits for it. The comparison
 // that is under way may be the one that is waited for.
 func (a *auditor) relistAwaited() {
 	if a.recovery.relisting.Load() == 0 {

@@ -129,7 +129,7 @@ func decideCreated(o observed) action {
 	case o.Task == taskCreated:
 		return actionUndoStart
 	case o.Task == taskRunning && o.Stopping:
-		return actionAbandon // its pod was stopped before anybody knew that it runs
+		return actionAbandon // its pod was stopped before it was known to run
 	case o.Task == taskRunning:
 		return actionAdopt
 	case o.Attempt == stageTakingBack:

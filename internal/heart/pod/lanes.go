@@ -106,7 +106,7 @@ func (l *lanes) settleAgain(u *unit) {
 // poke makes the lane of an ID retry now.
 func (l *lanes) poke(id string) { l.runner.Poke(LaneKey{ID: id}) }
 
-// longestAwaited bounds the wait before another attempt, while somebody waits for the outcome.
+// longestAwaited bounds the wait before another attempt, while a caller waits for the outcome.
 const longestAwaited = time.Second
 
 // wait begins to wait for the life of u to go on: until it is settled, compared or removed, or has
@@ -123,7 +123,7 @@ func (l *lanes) wait(u *unit) *lane.Waiter {
 // waitUpdate begins to wait for the updates of u, in the same way as wait.
 func (l *lanes) waitUpdate(u *unit) *lane.Waiter { return l.runner.Wait(LaneKey{u.id, Change}) }
 
-// awaited reports whether somebody waits for the life of u to go on.
+// awaited reports whether a caller waits for the life of u to go on.
 func (l *lanes) awaited(u *unit) bool { return l.runner.Awaited(LaneKey{ID: u.id}) }
 
 // releaseNow schedules the release of u for a caller that needs it. The poke comes first: an
@@ -133,7 +133,7 @@ func (l *lanes) releaseNow(u *unit) {
 	l.hurry(u)
 }
 
-// hurry does the same for somebody who has begun to wait, which pokes the lane.
+// hurry does the same for a caller that has begun to wait, which pokes the lane.
 func (l *lanes) hurry(u *unit) {
 	u.hurried.Happen()
 	l.release(u)

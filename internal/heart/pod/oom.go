@@ -63,7 +63,7 @@ func (o *oomReader) arm(u *unit) (more bool) {
 	return grown > 0
 }
 
-// sample reads the counter of OOM kills of a container that has not ended, as far as anybody knows.
+// sample reads the counter of OOM kills of a container that has not ended, as far as is known.
 func (o *oomReader) sample(u *unit) {
 	dir := u.process().Cgroup
 	n, err := o.cgroups.OOMKills(dir)

@@ -36,7 +36,7 @@ type oomEvidence struct {
 	armed   bool // the kernel notifies of kills
 	all     bool // also of those that follow from the node's lack of memory
 	vain    bool // it was asked to in vain, and is asked again
-	looking bool // somebody looks at the counter for a moment
+	looking bool // the counter is being read for a moment
 	again   bool // and is to look for longer
 	// reported is when containerd reported an OOM kill the last time.
 	reported time.Time

@@ -113,7 +113,7 @@ func (o *output) release(ctx context.Context, u *unit) error {
 	defer cancel()
 	select {
 	case <-s.Drained():
-	case <-wait.Done(): // somebody holds the output open, or the log cannot be written
+	case <-wait.Done(): // a process holds the output open, or the log cannot be written
 		flush, cancel := context.WithTimeout(ctx, o.drain)
 		defer cancel()
 		if err := s.Flush(flush); err != nil {

@@ -14,8 +14,8 @@ import (
 )
 
 // pinner is the sandboxer of one sandbox without a process: its namespaces are pinned as files, and
-// its shim waits for containers. The sandbox is there from when the pins are made until somebody
-// stops it, or the pins are lost, which a reboot does. It outlives its shim: the next container
+// its shim waits for containers. The sandbox exists from when the pins are made until it is
+// stopped, or until the pins are lost, as in a reboot. It outlives its shim: the next container
 // starts another one.
 type pinner struct {
 	shims Shims

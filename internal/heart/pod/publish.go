@@ -57,8 +57,8 @@ func (p *publisher) stoppedAgain(u *unit) {
 	}
 }
 
-// assume sets which events of a unit of an earlier berth count as published. Whether anybody
-// received the last one before the restart is not known, so the end of a unit is published again.
+// assume sets which events of a unit of an earlier berth count as published. Whether the last one
+// before the restart was received is not known, so the end of a unit is published again.
 func (p *publisher) assume(u *unit) {
 	switch st := u.now(); {
 	case !u.visible():

@@ -78,7 +78,7 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 		if known.At.Before(st.StartedAt) {
 			known.At = st.StartedAt // the shim's clock and ours are read at different moments
 		}
-		if st.Phase == state.Creating && known.Origin == exit.Start { // given up before anybody saw it
+		if st.Phase == state.Creating && known.Origin == exit.Start { // given up before it was visible
 			st.Removing, st.Stopping, st.Undone = true, true, known.Message
 		}
 		st.Phase, st.Exit, st.TakingBack = u.endedPhase(), known, false

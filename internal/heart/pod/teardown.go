@@ -204,8 +204,8 @@ func (t *teardown) releaseTask(ctx context.Context, u *unit) error {
 	return t.deleteTask(ctx, u, t.lastCode)
 }
 
-// lockSoon takes the task of u within some seconds: an attempt of a lane does not wait for somebody
-// for as long as it may take.
+// lockSoon takes the task of u within some seconds, because an attempt of a lane does not wait for
+// another holder for as long as that may take.
 func lockSoon(ctx context.Context, u *unit) error {
 	ctx, cancel := context.WithTimeout(ctx, shimPatience)
 	defer cancel()

@@ -39,7 +39,7 @@ type updater struct {
 
 	mu      sync.Mutex
 	waiting map[string][]*updateWaiter // by container
-	last    map[string]error           // of the last attempt, by container that somebody waits for
+	last    map[string]error           // of the last attempt, by container with a waiter
 }
 
 // updateWaiter waits for the outcome of one version, or of a later one, which contains it.

@@ -163,7 +163,7 @@ func (d *database) reopen(write bool) error {
 	case d.closed:
 		return berrors.ErrDatabaseNotOpen
 	case d.db != nil && isMapped(d.db) && (!write || d.readOnly == nil):
-		return nil // somebody else has opened it
+		return nil // another process has opened it
 	}
 	// The file is not made anew, and one that can be read is not closed in vain.
 	f, err := d.openFile(d.path, os.O_RDWR, 0)

@@ -26,8 +26,8 @@
 //   - A database is refused by name if a newer berth wrote it ([ErrNewer]), if another berth has it
 //     open ([ErrInUse]), or if its file is one of something else, or damaged and on a disk that
 //     cannot be written ([ErrDamaged]).
-//   - One bit that was changed in a file is put right. If the damage is larger, everything readable
-//     is loaded, no record is taken for another, and the rest is named: see [Salvage].
+//   - One changed bit in a file is repaired. If the damage is larger, everything readable is
+//     loaded, no record is taken for another, and the rest is named: see [Salvage].
 //   - After Close everything is in berth.db, and berths that know no journal read it.
 //   - Records on a disk that can only be read are loaded. Commits fail with errdefs.ErrUnavailable
 //     then, as they do after any error of the disk, and succeed once the disk can be written:

@@ -42,8 +42,8 @@ type pages struct {
 	seen map[uint64]bool
 
 	links    []int    // where in b there is the number of a page
-	mended   int      // bits of pages that were put right
-	values   int      // bits of values that were put right, which bbolt does not look at
+	mended   int      // repaired bits of pages
+	values   int      // repaired bits of values, which bbolt does not look at
 	faults   []string // the unreadable parts
 	disorder bool     // a key is in the wrong place
 }
@@ -159,7 +159,7 @@ func (p *pages) at(id uint64) []byte {
 	return p.b[id*uint64(p.size):]
 }
 
-// page reads a page, after one bit of its header and elements was put right if need be.
+// page reads a page, after repairing one bit of its header and elements if necessary.
 func (p *pages) page(id uint64) (items []item, leaf bool, err error) {
 	b := p.at(id)
 	items, leaf, err = layout(b, id, p.size)

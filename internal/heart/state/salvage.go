@@ -73,7 +73,7 @@ func (c content) total() (n uint32) {
 
 // Salvage reports the damage that [Open] found and repaired.
 type Salvage struct {
-	// Mended is how many bits were put right. Nothing was lost by them.
+	// Mended is the number of repaired bits. Nothing was lost by them.
 	Mended int
 	// Lost names the unreadable parts, which are not on record any more.
 	Lost []string
@@ -216,7 +216,7 @@ func isKey(k []byte) bool {
 }
 
 // salvage reads a database before bbolt does, because bbolt panics at an unreadable page. It writes
-// one that is damaged anew, with all that can be read and put right, and keeps the damaged one
+// a damaged one anew, with everything that can be read and repaired, and keeps the damaged file
 // beside it. A record costs the others nothing. On a disk that cannot be written, one of which only
 // values are damaged stays as it is, and any other is ErrDamaged.
 func salvage(path string) (Salvage, error) {

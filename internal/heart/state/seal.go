@@ -55,8 +55,8 @@ func check(kind Kind, key string, b []byte) error {
 	return nil
 }
 
-// mend puts right one bit of a key, of its value, or of the checksum in that, or of two of these
-// that are not cut where they should be. It reports false if that would not do.
+// mend repairs one bit of a key, of its value, or of the checksum in that, or of two of these if
+// their border is wrong. It reports false if that would not do.
 func mend(kind Kind, it *item) bool {
 	whole := func() bool {
 		return isSealed(it.value) && check(kind, string(it.key), it.value) == nil && json.Valid(it.value)

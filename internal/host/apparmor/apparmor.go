@@ -6,7 +6,7 @@
 //
 //   - Nothing waits for the profile when berth starts. A container that needs it waits for ten
 //     seconds at most, and is refused if it cannot be loaded.
-//   - A profile that somebody has removed is loaded again with the next container.
+//   - A profile that was removed is loaded again with the next container.
 //
 // # Never
 //

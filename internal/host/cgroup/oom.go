@@ -30,7 +30,7 @@ func OOMKillsBelow(dir string) (uint64, error) {
 // ([mostBelow]).
 //
 // It returns errdefs.ErrNotFound if there is no counter: the group is gone, or never had a memory
-// controller. That is not a verdict of 0, and the caller must ask somebody else. systemd removes a
+// controller. That is not a verdict of 0, and the caller must use another source. systemd removes a
 // scope's group as soon as it is empty, so the counter is best read when an exit is first noticed.
 // That takes some microseconds, waits for no process and for no disk, and may be done where nothing
 // may block.

@@ -37,12 +37,12 @@
 // An unfinished line stays in the spool until it ends, is longer than MaxLine, or is the last of
 // its stream; it is then written as a part (tag P).
 //
-// Before a round of step 2, the log is compared with the cursor: where somebody else has changed
-// its length, the cursor follows first. If a log is truncated between that and the write, it has a
-// hole for that moment; the hole is noticed after the write, and the lines are written to the
-// beginning. O_APPEND would leave no such moment, and was tried: a write that hung on a frozen disk
-// was then carried out after the next berth had written the same lines, and they stood there twice.
-// At its place it changes nothing.
+// Before a round of step 2, the log is compared with the cursor: if another program has changed its
+// length, the cursor follows first. If a log is truncated between that and the write, it has a hole
+// for that moment; the hole is noticed after the write, and the lines are written to the beginning.
+// O_APPEND would leave no such moment, and was tried: a write that hung on a frozen disk was then
+// carried out after the next berth had written the same lines, and they stood there twice. At its
+// place it changes nothing.
 //
 // Two goroutines (pumps) move stdout and stderr. They take turns at the log and the cursor. A round
 // begins as soon as there is output. If a few small rounds have followed each other within a
@@ -53,18 +53,18 @@
 // # Promises
 //
 //   - Every byte is in the log exactly once, regardless of which process is killed. There are three
-//     exceptions: when the log file was moved away between a kill and the restart, the lines of the
-//     last round may stand in the old and in the new file; the same round may be torn or doubled
-//     where somebody else changed the log in the very moment in which it was written, and berth was
-//     killed right after; and where berth-logger itself is killed while berth is away, or a FIFO is
+//     exceptions: if the log file was moved away between a kill and the restart, the lines of the
+//     last round may stand in the old and in the new file; the same round may be torn or doubled if
+//     another program changed the log in the very moment in which it was written, and berth was
+//     killed right after; and if berth-logger itself is killed while berth is away, or a FIFO is
 //     dropped as described above, output is lost, and that is reported.
 //   - A berth-logger that is killed while berth is there has a successor before berth can be gone,
 //     and the container notices nothing (logger.go). If it is killed while berth is away, the next
 //     berth starts a successor: it finds the pipe and its content through the processes that write
 //     to it.
-//   - A log that somebody else truncates goes on at its end, and not behind a hole, and one that is
-//     deleted is made anew with the next line. Each is reported, once a minute at most. The log is
-//     berth's to write: lines that another program appends to it may be overwritten.
+//   - A log that another program truncates goes on at its end, and not behind a hole, and one that
+//     is deleted is made anew with the next line. Each is reported, once a minute at most. The log
+//     is berth's to write: lines that another program appends to it may be overwritten.
 //   - A log that cannot be written (its disk is full, frozen or broken, its path is refused) makes
 //     this container's output wait, and nothing else. The same holds for a runtime directory
 //     without room. Nothing is dropped; it is tried again, after five seconds at the latest.

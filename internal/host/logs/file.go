@@ -91,7 +91,7 @@ func (l *Log) write(lines []byte) error {
 	if l.out.file == nil {
 		return nil
 	}
-	if err := l.meet(); err != nil {
+	if err := l.detectChanges(); err != nil {
 		return err
 	}
 	if err := l.put(lines); err != nil {
@@ -130,9 +130,9 @@ func (l *Log) followsHole(at int64) bool {
 	return n == 1 && err == nil && b[0] == 0
 }
 
-// meet detects changes that others made to the log since berth last wrote to it. It updates the
-// cursor before anything is written, because after a kill the next berth cuts the log back to the
-// length in the cursor.
+// detectChanges detects changes that others made to the log since berth last wrote to it. It
+// updates the cursor before anything is written, because after a kill the next berth cuts the log
+// back to the length in the cursor.
 //
 // Others truncate a log (logrotate's copytruncate), and a write at the length that it had makes a
 // hole, which readers of the log read as NULs. Others also delete a log, or its directory, while
@@ -140,7 +140,7 @@ func (l *Log) followsHole(at int64) bool {
 //
 // If the log is longer than berth wrote, do not continue at its new end: the surplus may be the
 // write of an earlier berth, which hung and was carried out late.
-func (l *Log) meet() error {
+func (l *Log) detectChanges() error {
 	if err := l.cut(); err != nil {
 		return err
 	}
@@ -179,7 +179,7 @@ func (l *Log) cut() error {
 		return nil
 	}
 	size, _, err := l.out.file.look()
-	if err == nil && size > l.out.length { // it is shorter if somebody else has truncated it
+	if err == nil && size > l.out.length { // it is shorter if another program has truncated it
 		err = l.out.file.Truncate(l.out.length)
 	}
 	if err != nil {

@@ -172,8 +172,8 @@ func (n *Network) Active() (name, source string, conf json.RawMessage) {
 }
 
 // Setup connects a pod's namespace, which must exist. If it returns an error, everything that was
-// added before is removed. A network that gives a pod no address that others reach it by has
-// failed: the kubelet takes such a pod for one to make again, for ever.
+// added before is removed. A network that gives a pod no address by which others reach it has
+// failed, because the kubelet would make such a pod anew for ever.
 func (n *Network) Setup(ctx context.Context, p Pod) (Result, error) {
 	if own := n.handlers[p.Handler]; own != nil {
 		r, err := own.Setup(ctx, p)

@@ -45,7 +45,7 @@ const ownedAttempts = 5
 
 // ended reports whether the process that holds a new namespace ended before the namespace was
 // pinned. The kernel kills the process with the thread that has started it, and Go may end that
-// thread on behalf of anybody: see namespace.InThread.
+// thread at any time: see namespace.InThread.
 func ended(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) }
 
 // pinOwned makes both namespaces, by a process that does nothing in them, and pins the one of the

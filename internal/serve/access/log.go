@@ -89,7 +89,7 @@ func (probe) End(int32, error, int64, int64) {}
 // Begin implements stream.AccessLog.
 func (l *Log) Begin(acc stream.Access) (stream.Visit, error) {
 	t := acc.Target
-	// A hook has no timeout, and neither has a command that somebody has the kubelet run.
+	// A hook has no timeout, and neither has a command by way of the kubelet's /run.
 	isProbe := acc.What == "exec-sync" && acc.By.IsKubelet() && acc.Timeout > 0
 	if isProbe {
 		if l.cfg.Probed != nil {

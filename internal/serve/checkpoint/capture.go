@@ -116,7 +116,7 @@ func (s *Service) mayCapture(t pod.Target) error {
 // read returns a dump of each container, all of which go on. After an error they go on, too, and
 // nothing is left of the dumps, or the error names those that may stay paused.
 func (s *Service) read(ctx context.Context, targets []pod.Target) (dumps []dump, err error) {
-	// how many of them were to be paused; of the others, some may be paused by somebody else
+	// how many of them were to be paused; some of the others may be paused by another client
 	asked := 0
 	defer func() {
 		if err == nil {

@@ -306,7 +306,7 @@ func (r *Restorer) unmark(key string) error {
 }
 
 // remove removes a pod that was made in part. If it cannot, Run tries again. A pod of the same name
-// with another ID is somebody else's, and a note that was cut off is of none yet.
+// with another ID was made by another client, and a note that was cut off has no pod yet.
 func (r *Restorer) remove(ctx context.Context, key string) error {
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 	defer cancel()

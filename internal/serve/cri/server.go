@@ -39,7 +39,7 @@ type Server struct {
 		sync.Mutex
 		unary   int            // calls in flight
 		conns   map[*conn]bool // open connections
-		changed chan struct{}  // nil unless somebody waits for a change, which closes it
+		changed chan struct{}  // nil unless a waiter has asked for a change, which closes it
 
 		lis       []net.Listener // of each call of Serve
 		accepting int            // calls of Serve that accept connections

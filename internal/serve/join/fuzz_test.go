@@ -36,6 +36,6 @@ func FuzzFilter(f *testing.F) {
 	f.Add(instruction(0x06, 0, 0, actAllow))
 	f.Add(append(instruction(0x20, 0, 0, 0), instruction(0x15, 255, 0, 1)...))
 	f.Fuzz(func(_ *testing.T, code []byte) {
-		_ = filter{code: code[:len(code)/8*8]}.saysWhatFails()
+		_ = filter{code: code[:len(code)/8*8]}.letsReport()
 	})
 }

@@ -109,5 +109,5 @@ func kept(dir string, s *specs.LinuxSeccomp) (filter, error) {
 	if n := len(f.code); n == 0 || n%8 != 0 || n > 8*mostInstructions {
 		return filter{}, refuse(Seccomp, "the filter that crun has made has %d bytes", n)
 	}
-	return f, f.saysWhatFails()
+	return f, f.letsReport()
 }

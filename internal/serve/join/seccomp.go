@@ -97,7 +97,7 @@ func (f *filters) make(ctx context.Context, text string) (filter, error) {
 		return filter{refused: refuse(Seccomp, "berth-seccomp wrote %d bytes", len(out))}, nil
 	}
 	made := filter{flags: binary.NativeEndian.Uint32(out), code: out[4:]}
-	if err := made.saysWhatFails(); err != nil {
+	if err := made.letsReport(); err != nil {
 		return filter{refused: err}, nil
 	}
 	return made, nil
@@ -254,8 +254,8 @@ func profile(s *specs.LinuxSeccomp) (string, error) {
 	return b.String(), nil
 }
 
-// saysWhatFails returns nil if a filter lets berth-exec report a failure after it is loaded.
-func (f filter) saysWhatFails() error {
+// letsReport returns nil if a filter lets berth-exec report a failure after it is loaded.
+func (f filter) letsReport() error {
 	for _, nr := range []uint32{unix.SYS_WRITE, unix.SYS_EXIT_GROUP} {
 		if err := f.allows(nr); err != nil {
 			return err

@@ -59,7 +59,7 @@ func (j *Joiner) renew(old *os.File) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.program != old {
-		return nil // somebody has already
+		return nil // another goroutine has already
 	}
 	f, err := seal(io.NewSectionReader(old, 0, 1<<30))
 	if err == nil {
@@ -289,7 +289,7 @@ func (p *Process) watch() {
 	if p.err == nil {
 		return
 	}
-	// Its maker was killed, and somebody else is its parent now. Its processes are ended with its
+	// Its maker was killed, and another process is its parent now. Its processes are ended with its
 	// maker.
 	if err := p.send(); err != nil {
 		p.err = errors.Join(p.err, err)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// How long the output of a process that has ended is read when somebody else holds it open.
+// How long the output of an ended process is read if another process holds it open.
 const (
 	quietTimeout = time.Second      // without a byte
 	drainTimeout = 10 * time.Second // altogether, while the client takes the output
@@ -76,7 +76,7 @@ func (o *output) copy(from io.Reader, to io.Writer) error {
 }
 
 // drain waits until all is copied. It is called when the process has ended, and does not wait for
-// ever when somebody else holds the streams open or when the client does not take them. It returns
+// ever if another process holds the streams open or if the client does not take them. It returns
 // early when cancel is closed.
 func (o *output) drain(cancel <-chan struct{}) {
 	began := time.Now()

@@ -132,8 +132,8 @@ func (p *pipes) awaitReader(done <-chan struct{}) {
 // maxReaderWait is the longest time between two looks for the shim.
 const maxReaderWait = 50 * time.Millisecond
 
-// hasReader reports whether somebody has opened the other end of a FIFO: the kernel reports an
-// error on the end of a writer that has no reader. A FIFO that is closed counts as one that has.
+// hasReader reports whether the other end of a FIFO is open: the kernel reports an error on the end
+// of a writer that has no reader. A FIFO that is closed counts as one that has.
 func hasReader(f *os.File) bool {
 	raw, err := f.SyscallConn()
 	if err != nil {

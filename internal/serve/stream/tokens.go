@@ -22,8 +22,8 @@ const (
 	// idleForward is how long nothing must have come or gone on a port-forward, before it makes
 	// room for another.
 	idleForward = time.Minute
-	// roomTime is how long a port-forward waits for another to end, if its pod has its share or all pods
-	// have what there is: a browser opens connections by the dozen, and closes each in a moment.
+	// roomTime is how long a port-forward waits for another to end, if its pod has its share or all
+	// pods have what there is: a browser opens connections by the dozen, and closes each in a moment.
 	roomTime = 10 * time.Second
 )
 
@@ -94,7 +94,8 @@ func (s *Server) issueWithin(ctx context.Context, pod string, serve func(o *offe
 		case <-ctx.Done():
 			return "", err
 		case <-room:
-		case <-time.After(time.Second): // a URL that was not used expires, and a port-forward becomes idle
+		// a URL that was not used expires, and a port-forward becomes idle
+		case <-time.After(time.Second):
 		}
 	}
 }
