@@ -45,6 +45,11 @@ export CGO_ENABLED := 0
 build: ## Build build/bin/berth
 	go build -ldflags '$(LDFLAGS)' -o $(BERTH) ./cmd/berth
 
+.PHONY: proto
+proto: ## Generate the Go code of api/berth/v1 again, with Debian's protobuf-compiler
+	cd tools/proto && go build -o $(BUILD)/proto/ google.golang.org/protobuf/cmd/protoc-gen-go google.golang.org/grpc/cmd/protoc-gen-go-grpc
+	PATH=$(BUILD)/proto:$$PATH protoc -I api --go_out=. --go_opt=module=berth --go-grpc_out=. --go-grpc_opt=module=berth api/berth/v1/*.proto
+
 .PHONY: run
 run: programs build ## Run berth from this tree, as root: make run ARGS='serve --config FILE'
 	$(BERTH) $(or $(ARGS),serve)

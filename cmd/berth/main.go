@@ -8,8 +8,8 @@ import (
 	"os"
 	"time"
 
+	"berth/api/client"
 	"berth/internal/daemon"
-	"berth/internal/serve/cri"
 	"berth/tools/ctl"
 )
 
@@ -25,7 +25,7 @@ func main() {
 	// A standard error that nobody reads must not keep the process from ending.
 	written := make(chan struct{})
 	go func() {
-		fmt.Fprintln(os.Stderr, "berth:", ctl.Visible(cri.Explain(err).Error()))
+		fmt.Fprintln(os.Stderr, "berth:", ctl.Visible(client.Explain(err).Error()))
 		close(written)
 	}()
 	select {

@@ -96,8 +96,8 @@ func TestContainerdIsImportedByItsAdapterAlone(t *testing.T) {
 
 func TestGRPCIsImportedByFewRooms(t *testing.T) {
 	importers(t, []string{grpc},
-		[]string{"internal/serve/cadvisor", "internal/base/connection", "internal/serve/cri", "internal/engine/ctrd", "internal/history/observe", "test"},
-		"only cri and cadvisor serve gRPC, connection and ctrd call it, and observe counts and traces the calls; other rooms return errors of containerd/errdefs")
+		[]string{"internal/serve/cadvisor", "internal/base/connection", "internal/serve/cri", "internal/serve/nodeapi", "api", "internal/engine/ctrd", "internal/history/observe", "test"},
+		"only cri, nodeapi and cadvisor serve gRPC, api, connection and ctrd call it, and observe counts and traces the calls; other rooms return errors of containerd/errdefs")
 }
 
 func TestFakesAreNotAPartOfBerth(t *testing.T) {

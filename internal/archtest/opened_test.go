@@ -107,6 +107,7 @@ func TestEachRoomThatOpensFilesKnowsWhoMakesThem(t *testing.T) {
 		"internal/serve/checkpoint": {own, "an archive, of which links are not followed"},
 		"internal/serve/cri":        {kernel},
 		"internal/serve/join":       {kernel, own},
+		"internal/serve/nodeapi":    {own},
 		"internal/serve/stats":      {kernel},
 		"internal/serve/stream":     {own},
 	}

@@ -16,6 +16,7 @@ import (
 	"berth/internal/serve/access"
 	"berth/internal/serve/checkpoint"
 	"berth/internal/serve/cri"
+	"berth/internal/serve/nodeapi"
 	"berth/internal/serve/stats"
 	"berth/internal/serve/stream"
 )
@@ -57,6 +58,17 @@ func (s *serving) openCRI(w wings) {
 	})
 	w.metrics.ReadImages(w.images.service)
 	pods := w.hooks.plugins.serve(served{w.heart.core.Pods, w.containerd.reach, w.hooks.plugins})
+	node := &nodeapi.Node{
+		Pods:         w.heart.core.Pods,
+		Recorder:     w.heart.core.Recorder,
+		ImageService: w.images.service,
+		Verifier:     w.images.stored,
+		Disks:        &nodeapi.Disks{Dirs: []string{w.cfg.Root, w.cfg.State}, Without: filepath.Join(w.cfg.Root, "containerd")},
+		Settings:     nodeapi.Settings(&w.cfg),
+		NamesOf:      (&asked{w.heart.core.Pods}).names,
+		Exact:        w.host.kernel.Exact(),
+		Reach:        w.containerd.reach,
+	}
 	s.cri = cri.NewServer(
 		&cri.Runtime{
 			Pods:        pods,
@@ -73,18 +85,11 @@ func (s *serving) openCRI(w wings) {
 			Images:   known{w.images.service, w.containerd, w.heart.core},
 			Handlers: slices.Sorted(maps.Keys(w.host.handlers)),
 		},
-		admin{
-			core:   w.heart.core,
-			images: w.images.service,
-			disk:   &disk{dirs: []string{w.cfg.Root, w.cfg.State}, without: filepath.Join(w.cfg.Root, "containerd")},
-			stored: w.images.stored,
-			cfg:    &w.cfg,
-			exact:  w.host.kernel.Exact(),
-			reach:  w.containerd.reach,
-		},
 		w.log.Logger,
 		w.metrics,
 		w.history.tracing.Server()...)
+	nodeapi.RegisterNode(s.cri, node)
+	nodeapi.RegisterControl(s.cri, nodeapi.Control{Node: node})
 }
 
 // serve serves CRI once the records are restored, until stop ends, and then lets calls in flight

@@ -12,7 +12,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/serve/cri"
+	"berth/api/client"
 )
 
 // The calls of each simulated kubelet, and their periods, which are the kubelet's own (its generic
@@ -52,7 +52,7 @@ func (n *node) kubelets(ctx context.Context, count, pods int, rec record) error 
 	defer cancel()
 	var wg sync.WaitGroup
 	for i := range count {
-		c, err := cri.Dial(n.socket)
+		c, err := client.Dial(n.socket)
 		if err != nil {
 			return err
 		}
@@ -134,7 +134,7 @@ func (c *calls) write(rec record) {
 
 // kubelet is a client that makes the calls of a kubelet, at the same rate.
 type kubelet struct {
-	*cri.Client
+	*client.Client
 	*calls
 	events bool          // it listens to events, and relists only now and then
 	probed string        // the container that it probes

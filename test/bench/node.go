@@ -16,7 +16,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/serve/cri"
+	"berth/api/client"
 )
 
 // startTimeout is how long a daemon may take until CRI reports that it is ready.
@@ -40,7 +40,7 @@ type node struct {
 	beside   *exec.Cmd     // a containerd that berth uses; nil: it runs inside
 	up       bool          // it has answered since it was started last, and Client is connected to it
 	ended    chan struct{} // closed when cmd was waited for
-	*cri.Client
+	*client.Client
 }
 
 // slot numbers the nodes of this process, so that each has a bridge and a subnet of its own.
@@ -123,7 +123,7 @@ func (n *node) spawn() error {
 
 // start starts the daemon, and waits until it is ready and done, unless nil, reports true. It
 // returns the time since just before the process was started.
-func (n *node) start(ctx context.Context, done func(context.Context, *cri.Client) bool) (time.Duration, error) {
+func (n *node) start(ctx context.Context, done func(context.Context, *client.Client) bool) (time.Duration, error) {
 	began := time.Now()
 	if err := n.spawn(); err != nil {
 		return 0, err
@@ -152,8 +152,8 @@ func (n *node) start(ctx context.Context, done func(context.Context, *cri.Client
 
 // answers polls a daemon that accepts connections until it is ready. It returns false if the daemon
 // did not answer at all.
-func (n *node) answers(ctx context.Context, began time.Time, done func(context.Context, *cri.Client) bool) (bool, time.Duration, error) {
-	c, err := cri.Dial(n.socket)
+func (n *node) answers(ctx context.Context, began time.Time, done func(context.Context, *client.Client) bool) (bool, time.Duration, error) {
+	c, err := client.Dial(n.socket)
 	if err != nil {
 		return false, 0, err
 	}

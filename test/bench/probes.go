@@ -12,7 +12,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/serve/cri"
+	"berth/api/client"
 )
 
 // Probes of a node: k#82440.
@@ -93,7 +93,7 @@ func (n *node) probes(ctx context.Context, count int, window time.Duration, rec 
 }
 
 // probe runs true in a container.
-func probe(ctx context.Context, c *cri.Client, id string) error {
+func probe(ctx context.Context, c *client.Client, id string) error {
 	resp, err := c.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"true"}, Timeout: 10})
 	if err == nil && resp.GetExitCode() != 0 {
 		err = fmt.Errorf("true ended with code %d", resp.GetExitCode())

@@ -14,7 +14,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/serve/cri"
+	"berth/api/client"
 )
 
 // scale runs total pods with one container each, the first atOnce of them at the same time. It
@@ -52,7 +52,7 @@ func (n *node) rebooted(ctx context.Context, want int, name string, rec record) 
 	if err := n.end(syscall.SIGKILL); err != nil {
 		return err
 	}
-	took, err := n.start(ctx, func(ctx context.Context, c *cri.Client) bool { return running(ctx, c) == want })
+	took, err := n.start(ctx, func(ctx context.Context, c *client.Client) bool { return running(ctx, c) == want })
 	if err == nil {
 		rec.line(name, took, "ns/op")
 	}
@@ -60,7 +60,7 @@ func (n *node) rebooted(ctx context.Context, want int, name string, rec record) 
 }
 
 // running counts the containers that the daemon reports as running; -1 if it does not answer.
-func running(ctx context.Context, c *cri.Client) (k int) {
+func running(ctx context.Context, c *client.Client) (k int) {
 	resp, err := c.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 	if err != nil {
 		return -1

@@ -11,9 +11,10 @@ import (
 	"slices"
 	"time"
 
+	berthv1 "berth/api/berth/v1"
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
-	"berth/internal/history/recorder"
+	"berth/internal/serve/nodeapi"
 )
 
 // Story is a sequence of events on a node, told in any order.
@@ -32,16 +33,16 @@ func (s *Story) Tell(at time.Time, id string, of event.Names, e event.Event) {
 	s.told = append(s.told, told{of, event.Entry{At: at, ID: id, Event: e}})
 }
 
-// Records returns the events in the form of the recorder.
-func (s *Story) Records() []recorder.Record {
+// Records returns the events in the form of the API.
+func (s *Story) Records() []*berthv1.Record {
 	slices.SortStableFunc(s.told, func(x, y told) int { return x.At.Compare(y.At) })
-	out := make([]recorder.Record, 0, len(s.told))
+	out := make([]*berthv1.Record, 0, len(s.told))
 	for i, t := range s.told {
 		raw, err := json.Marshal(t.Entry)
 		if err != nil {
 			panic(err)
 		}
-		out = append(out, recorder.Record{Number: uint64(i + 1), Of: t.of, Entry: raw})
+		out = append(out, &berthv1.Record{Number: uint64(i + 1), Of: nodeapi.Names(t.of), Entry: string(raw)})
 	}
 	return out
 }

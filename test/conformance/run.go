@@ -18,8 +18,8 @@ import (
 	"github.com/vishvananda/netlink"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/api/client"
 	"berth/internal/host/network"
-	"berth/internal/serve/cri"
 )
 
 // subject is a runtime that critest is run with.
@@ -139,7 +139,7 @@ func (d *daemon) ready(ctx context.Context) (version string, err error) {
 }
 
 func (d *daemon) ask(ctx context.Context) (version string, err error) {
-	c, err := cri.Dial(d.socket)
+	c, err := client.Dial(d.socket)
 	if err != nil {
 		return "", err
 	}
@@ -188,7 +188,7 @@ func (d *daemon) stop(name string) error {
 }
 
 func (d *daemon) removePods() error {
-	c, err := cri.Dial(d.socket)
+	c, err := client.Dial(d.socket)
 	if err != nil {
 		return err
 	}

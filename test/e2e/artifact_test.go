@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	berthv1 "berth/api/berth/v1"
 	"berth/test/node"
 	"berth/test/testimage"
 	"berth/test/testimage/testregistry"
@@ -89,16 +90,16 @@ func TestAnArtifactIsMountedAsAVolume(t *testing.T) {
 		if d, err := img.Digest(); err != nil || id != d.String() {
 			t.Errorf("its ID is %s, want %v %v", id, d, err)
 		}
-		list, err := n.Images(t.Context())
+		list, err := n.Client.Node.Images(t.Context(), &berthv1.ImagesRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, i := range list {
-			if (i.Artifact != "") != (i.ID == id) {
-				t.Errorf("%+v", i)
+		for _, i := range list.GetImages() {
+			if (i.Artifact != "") != (i.Id == id) {
+				t.Errorf("%v", i)
 			}
-			if size := int64(len(weights)); i.ID == id && (i.Disk < size || i.Disk > size*5/4 || i.Frees != i.Disk) {
-				t.Errorf("%+v takes other than %d bytes", i, size)
+			if size := int64(len(weights)); i.Id == id && (i.Disk < size || i.Disk > size*5/4 || i.Frees != i.Disk) {
+				t.Errorf("%v takes other than %d bytes", i, size)
 			}
 		}
 		if files, links := linked(t, n.Dir, int64(len(weights))); files != 2 || links != 2 {
@@ -181,8 +182,8 @@ func TestAnArtifactThatLeavesItsVolumeIsRefused(t *testing.T) {
 			t.Errorf("%s: %v", title, err)
 		}
 	}
-	if list, err := n.Images(t.Context()); err != nil || len(list) != 1 {
-		t.Errorf("%+v %v", list, err)
+	if list, err := n.Client.Node.Images(t.Context(), &berthv1.ImagesRequest{}); err != nil || len(list.GetImages()) != 1 {
+		t.Errorf("%v %v", list, err)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	berthv1 "berth/api/berth/v1"
 	"berth/test/node"
 	"berth/test/testimage"
 	"berth/test/testimage/testregistry"
@@ -169,8 +170,8 @@ func TestDockerArchivesAreImported(t *testing.T) {
 		t.Fatal(err)
 	}
 	in, err := n.Import(t.Context(), path, "")
-	if err != nil || len(in.Names) != 1 || in.Names[0] != "localhost/docker:1" || len(in.LeftOut) != 0 {
-		t.Fatalf("%+v %v", in, err)
+	if err != nil || len(in.GetNames()) != 1 || in.GetNames()[0] != "localhost/docker:1" || len(in.GetLeftOut()) != 0 {
+		t.Fatalf("%v %v", in, err)
 	}
 	if _, err := n.Import(t.Context(), n.Dir+"/absent.tar", ""); status.Code(err) != codes.NotFound {
 		t.Errorf("%v", err)
@@ -272,16 +273,17 @@ func TestAPullSaysHowFarItHasCome(t *testing.T) {
 			if err := <-done; err != nil {
 				t.Error(err)
 			}
-			if p, err := n.PullProgress(t.Context(), ref); err != nil || p != nil {
-				t.Errorf("after the pull: %+v %v", p, err)
+			if p, err := n.Client.Node.PullProgress(t.Context(), &berthv1.PullProgressRequest{Image: ref}); err != nil || p.GetProgress() != nil {
+				t.Errorf("after the pull: %v %v", p, err)
 			}
 		}()
 		n.Until("half of what was missing is here", func() bool {
-			p, err := n.PullProgress(t.Context(), ref)
+			resp, err := n.Client.Node.PullProgress(t.Context(), &berthv1.PullProgressRequest{Image: ref})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if p == nil || p.Total < size {
+			p := resp.GetProgress()
+			if p.GetTotal() < size {
 				return false
 			}
 			missing := p.Total - p.Fetched

@@ -14,9 +14,10 @@ import (
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"google.golang.org/protobuf/types/known/durationpb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/images/image"
+	berthv1 "berth/api/berth/v1"
 	"berth/test/node"
 	"berth/test/testimage"
 	"berth/test/testimage/testregistry"
@@ -83,13 +84,13 @@ func TestImagesAreNearWithoutARegistry(t *testing.T) {
 	}
 	configure("preload_dir = '" + archives + "'\n")
 	n := node.Start(t, node.Options{Args: []string{"--config", config}})
-	tags := func(keep func(image.Listed) bool) (tags []string) {
+	tags := func(keep func(*berthv1.Image) bool) (tags []string) {
 		t.Helper()
-		list, err := n.Images(t.Context())
+		list, err := n.Client.Node.Images(t.Context(), &berthv1.ImagesRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, i := range list {
+		for _, i := range list.GetImages() {
 			if keep(i) {
 				tags = append(tags, i.RepoTags...)
 			}
@@ -97,8 +98,8 @@ func TestImagesAreNearWithoutARegistry(t *testing.T) {
 		slices.Sort(tags)
 		return tags
 	}
-	pinned := func(i image.Listed) bool { return i.Pinned }
-	expect := func(what string, keep func(image.Listed) bool, want ...string) {
+	pinned := func(i *berthv1.Image) bool { return i.Pinned }
+	expect := func(what string, keep func(*berthv1.Image) bool, want ...string) {
 		t.Helper()
 		n.Until(what, func() bool { return slices.Equal(tags(keep), want) })
 	}
@@ -135,37 +136,37 @@ func TestImagesAreNearWithoutARegistry(t *testing.T) {
 	if got := imports(); got != 0 {
 		t.Errorf("%d archives were imported by the second start", got)
 	}
-	list, err := n.Images(t.Context())
+	list, err := n.Client.Node.Images(t.Context(), &berthv1.ImagesRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, i := range list {
+	for _, i := range list.GetImages() {
 		used := slices.Contains(i.RepoTags, node.Busybox)
-		if i.Disk < 1<<14 || i.Created.IsZero() || used != slices.Equal(i.Users, []string{cfg.GetMetadata().GetNamespace() + "/" + cfg.GetMetadata().GetName() + "/c"}) {
-			t.Errorf("%+v", i)
+		if i.Disk < 1<<14 || i.Created == nil || used != slices.Equal(i.Users, []string{cfg.GetMetadata().GetNamespace() + "/" + cfg.GetMetadata().GetName() + "/c"}) {
+			t.Errorf("%v", i)
 		}
 	}
-	df, err := n.Disk(t.Context())
+	df, err := n.Client.Node.Disk(t.Context(), &berthv1.DiskRequest{})
 	if err != nil || df.Path == "" || df.Total == 0 || len(df.Shares) != 7 {
-		t.Errorf("%+v %v", df, err)
+		t.Errorf("%v %v", df, err)
 	}
 	for _, s := range df.Shares {
 		if (s.Bytes == 0) != (s.What == "pulls") { // none was cut off
-			t.Errorf("%+v", s)
+			t.Errorf("%v", s)
 		}
 	}
-	dry, err := n.PruneImages(t.Context(), true, 0)
+	dry, err := n.Control.PruneImages(t.Context(), &berthv1.PruneImagesRequest{DryRun: true, OlderThan: durationpb.New(0)})
 	if err != nil || len(dry.Images) != 2 || dry.Bytes == 0 || dry.Used != 1 || dry.Pinned != 1 {
-		t.Errorf("%+v %v", dry, err)
+		t.Errorf("%v %v", dry, err)
 	}
-	if young, err := n.PruneImages(t.Context(), false, 1<<40); err != nil || len(young.Images) != 0 || young.Young != 2 {
-		t.Errorf("%+v %v", young, err)
+	if young, err := n.Control.PruneImages(t.Context(), &berthv1.PruneImagesRequest{OlderThan: durationpb.New(1 << 40)}); err != nil || len(young.Images) != 0 || young.Young != 2 {
+		t.Errorf("%v %v", young, err)
 	}
-	done, err := n.PruneImages(t.Context(), false, 0)
+	done, err := n.Control.PruneImages(t.Context(), &berthv1.PruneImagesRequest{OlderThan: durationpb.New(0)})
 	if err != nil || done.Bytes != dry.Bytes || len(done.Images) != 2 {
-		t.Errorf("%+v %v", done, err)
+		t.Errorf("%v %v", done, err)
 	}
-	expect("what is used or pinned stays", func(image.Listed) bool { return true }, append([]string{kept}, node.Busybox, "registry.invalid/team/app:1")...)
+	expect("what is used or pinned stays", func(*berthv1.Image) bool { return true }, append([]string{kept}, node.Busybox, "registry.invalid/team/app:1")...)
 }
 
 // A pull for a pod is listed with the pod that waits for it, while it lasts. Where compressed layers
@@ -202,29 +203,31 @@ func TestAPullIsListedWithThePodThatWaits(t *testing.T) {
 			done <- err
 		}()
 		n.Until("the pull is listed", func() bool {
-			list, err := n.Transfers(t.Context())
-			return err == nil && len(list) == 1 && list[0].Image == ref && list[0].Kind == image.KindPull && list[0].Total > 0 &&
+			resp, err := n.Client.Node.Transfers(t.Context(), &berthv1.TransfersRequest{})
+			list := resp.GetTransfers()
+			return err == nil && len(list) == 1 && list[0].Image == ref && list[0].Kind == "pull" && list[0].Total > 0 &&
 				slices.Equal(list[0].Waiters, []string{cfg.GetMetadata().GetNamespace() + "/" + cfg.GetMetadata().GetName()})
 		})
 		close(release)
 		if err := <-done; err != nil {
 			t.Fatal(err)
 		}
-		if line, err := n.Timeline(t.Context(), pod); err != nil || !strings.Contains(string(line), "pull began") || !strings.Contains(string(line), "image pulled") {
+		if line, err := n.Timeline(t.Context(), pod); err != nil || !strings.Contains(line, "pull began") || !strings.Contains(line, "image pulled") {
 			t.Errorf("%s %v", line, err)
 		}
-		if list, err := n.Transfers(t.Context()); err != nil || len(list) != 0 {
-			t.Errorf("%+v %v", list, err)
+		if list, err := n.Client.Node.Transfers(t.Context(), &berthv1.TransfersRequest{}); err != nil || len(list.GetTransfers()) != 0 {
+			t.Errorf("%v %v", list, err)
 		}
 		c := node.ContainerConfig("c", "true")
 		c.Image.Image = ref
 		node.ExpectExit(t, n.Ended(n.Run(pod, cfg, c)), 0, "Completed")
-		list, err := n.Images(t.Context())
+		resp, err := n.Client.Node.Images(t.Context(), &berthv1.ImagesRequest{})
+		list := resp.GetImages()
 		if err != nil || len(list) != 1 {
-			t.Fatalf("%+v %v", list, err)
+			t.Fatalf("%v %v", list, err)
 		}
 		if list[0].Size < 1<<18 || list[0].Disk < int64(list[0].Size) {
-			t.Errorf("%+v", list[0])
+			t.Errorf("%v", list[0])
 		}
 	})
 }

@@ -301,7 +301,7 @@ func (p *policed) runsNothingElse() {
 	p.expect("a container of what came otherwise", err, codes.PermissionDenied, `rule "nobody else"`)
 	line, err := p.Timeline(p.t.Context(), p.pod)
 	for _, word := range []string{"image not pulled", "container not made", "nobody else"} {
-		if err != nil || !strings.Contains(string(line), word) {
+		if err != nil || !strings.Contains(line, word) {
 			p.t.Errorf("the timeline does not say %q: %s %v", word, line, err)
 		}
 	}

@@ -18,7 +18,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/serve/cri"
+	"berth/api/client"
 	"berth/test/node"
 	"berth/test/testimage"
 	"berth/tools/demo"
@@ -259,7 +259,7 @@ func soon(t *testing.T, what string, ok func() bool) {
 
 // rootless is `berth rootless serve` of a user.
 type rootless struct {
-	*cri.Client
+	*client.Client
 	cmd *exec.Cmd
 	out *bytes.Buffer
 }

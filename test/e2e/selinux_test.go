@@ -32,7 +32,7 @@ func TestSELinuxKeepsPodsApart(t *testing.T) {
 		c := node.ContainerConfig("c", "sleep", "1000")
 		c.Linux.SecurityContext.SelinuxOptions = &runtimeapi.SELinuxOption{Type: "container_t"}
 		id := n.Run(n.Pod(cfg), cfg, c)
-		if timeline, err := n.Timeline(t.Context(), id); err != nil || !strings.Contains(string(timeline), "this host does not have SELinux") {
+		if timeline, err := n.Timeline(t.Context(), id); err != nil || !strings.Contains(timeline, "this host does not have SELinux") {
 			t.Errorf("its timeline says: %s %v", timeline, err)
 		}
 		return

@@ -18,10 +18,10 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/history/bundle"
 	"berth/test/command"
 	"berth/test/node"
 	"berth/test/sim"
+	"berth/tools/bundle"
 )
 
 var update = flag.Bool("update", false, "rewrite the bundles that test/sim plays")

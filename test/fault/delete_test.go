@@ -255,5 +255,5 @@ func timeline(t *testing.T, n *node.Node, id string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(raw)
+	return raw
 }

@@ -59,7 +59,7 @@ func expectHeld(t *testing.T, n *node.Node, id, by string) {
 	t.Helper()
 	for _, e := range n.History(id) {
 		if e.Kind == "EndHeld" {
-			if !strings.Contains(e.Detail, by) || e.Err != "" {
+			if !strings.Contains(e.Detail, by) || e.Error != "" {
 				t.Errorf("what keeps it from its end: %+v, want %s", e, by)
 			}
 			return

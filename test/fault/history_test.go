@@ -3,6 +3,7 @@
 package fault
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,12 +14,12 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/history/recorder"
+	berthv1 "berth/api/berth/v1"
 	"berth/test/node"
 )
 
 // kindsOf returns the kinds of entries, and those details that are asked for.
-func kindsOf(entries []recorder.Entry) (kinds []string) {
+func kindsOf(entries []*berthv1.Entry) (kinds []string) {
 	for _, e := range entries {
 		kinds = append(kinds, e.Kind)
 	}
@@ -26,10 +27,10 @@ func kindsOf(entries []recorder.Entry) (kinds []string) {
 }
 
 // has reports whether there is an entry of a kind with some words.
-func has(entries []recorder.Entry, kind string, words ...string) bool {
-	return slices.ContainsFunc(entries, func(e recorder.Entry) bool {
+func has(entries []*berthv1.Entry, kind string, words ...string) bool {
+	return slices.ContainsFunc(entries, func(e *berthv1.Entry) bool {
 		for _, w := range words {
-			if !strings.Contains(e.Detail+" "+e.Err, w) {
+			if !strings.Contains(e.Detail+" "+e.Error, w) {
 				return false
 			}
 		}
@@ -78,13 +79,13 @@ func TestHistorySurvivesKill9(t *testing.T) {
 			t.Errorf("after a kill the history of %s is\n%v\nand was\n%v", id, got, want)
 		}
 	}
-	if !slices.ContainsFunc(n.History(cfg.GetMetadata().GetName()), func(e recorder.Entry) bool { return e.ID == second }) {
+	if !slices.ContainsFunc(n.History(cfg.GetMetadata().GetName()), func(e *berthv1.Entry) bool { return e.Id == second }) {
 		t.Error("the timeline of the pod lacks its container")
 	}
 	third := run(2)
 	crashed(n, third, "crashes=3")
-	raw, err := n.Client.History(t.Context(), recorder.Query{})
-	if err != nil || !strings.Contains(string(raw), "a kill or a crash of berth") {
+	resp, err := n.Client.Node.Timeline(t.Context(), &berthv1.TimelineRequest{Node: true})
+	if err != nil || !strings.Contains(fmt.Sprint(resp), "a kill or a crash of berth") {
 		t.Errorf("the timeline of the node does not say that berth was killed: %v", err)
 	}
 }

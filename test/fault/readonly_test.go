@@ -89,7 +89,7 @@ func TestBerthServesWithADiskThatCanOnlyBeRead(t *testing.T) {
 		if err != nil && status.Code(err) != codes.NotFound {
 			t.Fatal(err)
 		}
-		return strings.Contains(string(text), "42") && strings.Contains(string(text), "read-only file system")
+		return strings.Contains(text, "42") && strings.Contains(text, "read-only file system")
 	})
 	if st := n.Container(id); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
 		t.Errorf("visible before it was durable: %v", st)

@@ -12,7 +12,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/serve/cri"
+	"berth/api/client"
 	"berth/test/node"
 )
 
@@ -29,7 +29,7 @@ type clients struct {
 }
 
 // call is one round of what a kubelet asks for.
-func (c *clients) call(ctx context.Context, on *cri.Client) error {
+func (c *clients) call(ctx context.Context, on *client.Client) error {
 	if _, err := on.ListContainers(ctx, &runtimeapi.ListContainersRequest{}); err != nil {
 		return fmt.Errorf("list: %w", err)
 	}
@@ -47,7 +47,7 @@ func (c *clients) call(ctx context.Context, on *cri.Client) error {
 // persistent keeps one connection, as the kubelet does. For each restart one of its calls may fail
 // if inFlight is set, since it makes one after the other.
 func (c *clients) persistent(ctx context.Context, inFlight bool) {
-	on, err := cri.Dial(c.n.Dir + "/berth.sock")
+	on, err := client.Dial(c.n.Dir + "/berth.sock")
 	if err != nil {
 		c.t.Error(err)
 		return
@@ -71,7 +71,7 @@ func (c *clients) persistent(ctx context.Context, inFlight bool) {
 func (c *clients) fresh(ctx context.Context, inFlight bool) {
 	for ctx.Err() == nil {
 		before := c.epoch.Load()
-		on, err := cri.Dial(c.n.Dir + "/berth.sock")
+		on, err := client.Dial(c.n.Dir + "/berth.sock")
 		if err == nil {
 			err = c.call(ctx, on)
 			_ = on.Close()
@@ -86,7 +86,7 @@ func (c *clients) fresh(ctx context.Context, inFlight bool) {
 // subscriber does what the kubelet's evented PLEG does, which gives up after five failures: it
 // subscribes again at once. Each restart may cost it one stream and not a single further try.
 func (c *clients) subscriber(ctx context.Context) {
-	on, err := cri.Dial(c.n.Dir + "/berth.sock")
+	on, err := client.Dial(c.n.Dir + "/berth.sock")
 	if err != nil {
 		c.t.Error(err)
 		return

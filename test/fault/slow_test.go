@@ -4,7 +4,6 @@ package fault
 
 import (
 	"context"
-	"encoding/json"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	berthv1 "berth/api/berth/v1"
 	"berth/test/node"
 )
 
@@ -83,20 +83,13 @@ func TestACreationThatHangsDoesNotHoldUpTheStopOfItsPod(t *testing.T) {
 // attempts is how often the lane of a container has tried what it is at.
 func attempts(t *testing.T, n *node.Node, id string) int {
 	t.Helper()
-	raw, err := n.Lanes(t.Context())
+	lanes, err := n.Client.Node.Lanes(t.Context(), &berthv1.LanesRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var lanes []struct {
-		ID    string
-		Tries int
-	}
-	if err := json.Unmarshal(raw, &lanes); err != nil {
-		t.Fatal(err)
-	}
-	for _, l := range lanes {
-		if strings.HasPrefix(l.ID, id) {
-			return l.Tries
+	for _, l := range lanes.GetLanes() {
+		if strings.HasPrefix(l.GetId(), id) {
+			return int(l.GetTries())
 		}
 	}
 	return 0

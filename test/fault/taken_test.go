@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/api/client"
 	"berth/internal/base/event"
-	"berth/internal/serve/cri"
 	"berth/test/node"
 )
 
@@ -177,7 +177,7 @@ func TestTheCRISocketIsTakenAway(t *testing.T) {
 				t.Fatal(err)
 			}
 			n.Until("somebody comes in", func() bool {
-				c, err := cri.Dial(path)
+				c, err := client.Dial(path)
 				if err != nil {
 					return false
 				}

@@ -12,11 +12,11 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/serve/cri"
+	"berth/api/client"
 	"berth/test/node"
 )
 
-func versionOf(t *testing.T, on *cri.Client) (string, error) {
+func versionOf(t *testing.T, on *client.Client) (string, error) {
 	t.Helper()
 	resp, err := on.Version(t.Context(), &runtimeapi.VersionRequest{})
 	return resp.GetRuntimeVersion(), err

@@ -13,6 +13,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	berthv1 "berth/api/berth/v1"
 	"berth/internal/history/why"
 	"berth/internal/host/cgroup"
 	"berth/test/node"
@@ -142,8 +143,8 @@ func TestEndsAreReported(t *testing.T) {
 			"crash": {why.Failed},
 			"sick":  {why.Stopped}, // by the kubelet, for its probe
 		} {
-			if r, err := k.Client.Why(t.Context(), name+"-node"); err != nil || !slices.Contains(want, r.Cause) {
-				t.Errorf("why %s: %+v, %v", name, r.Answer, err)
+			if r, err := k.Client.Node.Why(t.Context(), &berthv1.WhyRequest{Id: name + "-node"}); err != nil || !slices.Contains(want, why.Cause(r.GetCause())) {
+				t.Errorf("why %s: %v, %v", name, r, err)
 			}
 		}
 		if text, err := k.get("/containerLogs/default/job-node/job"); err != nil || text != "out\nerr\n" && text != "err\nout\n" {

@@ -14,7 +14,8 @@ import (
 
 	"google.golang.org/grpc"
 
-	"berth/internal/serve/cri"
+	berthv1 "berth/api/berth/v1"
+	"berth/api/client"
 	"berth/test/command"
 )
 
@@ -28,7 +29,7 @@ const (
 
 // Dial connects to a socket of berth or containerd for a test. A call without a deadline gets one:
 // a call that would never be answered fails with the pending work of the service.
-func Dial(t testing.TB, socket string) *cri.Client {
+func Dial(t testing.TB, socket string) *client.Client {
 	t.Helper()
 	c, err := dial(socket, answer, func(method string) { t.Errorf("%s is not answered within %s\n%s", method, answer, waitsFor(socket)) })
 	if err != nil {
@@ -39,8 +40,8 @@ func Dial(t testing.TB, socket string) *cri.Client {
 
 // dial connects to a socket. late is called with the method of a call that is not answered within
 // limit, and which ends then.
-func dial(socket string, limit time.Duration, late func(method string)) (*cri.Client, error) {
-	return cri.Dial(socket, grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func dial(socket string, limit time.Duration, late func(method string)) (*client.Client, error) {
+	return client.Dial(socket, grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		if _, bounded := ctx.Deadline(); bounded {
 			return invoke(ctx, method, req, reply, cc, opts...)
 		}
@@ -66,23 +67,23 @@ func dial(socket string, limit time.Duration, late func(method string)) (*cri.Cl
 func waitsFor(socket string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), lanes)
 	defer cancel()
-	c, err := cri.Dial(socket)
+	c, err := client.Dial(socket)
 	if err != nil {
 		return fmt.Sprint("berth debug lanes: ", err)
 	}
 	defer c.Close()
-	raw, err := c.Lanes(ctx)
+	resp, err := c.Node.Lanes(ctx, &berthv1.LanesRequest{})
 	if err != nil {
 		return fmt.Sprint("berth debug lanes: ", err)
 	}
-	return "berth debug lanes: " + string(raw)
+	return fmt.Sprint("berth debug lanes: ", resp.GetLanes())
 }
 
 // waits is the pending work of the node's berth.
 func (n *Node) waits() string { return waitsFor(n.Dir + "/berth.sock") }
 
 // connect connects to the node's berth. A call that is not answered ends the node.
-func (n *Node) connect() (*cri.Client, error) {
+func (n *Node) connect() (*client.Client, error) {
 	return dial(n.Dir+"/berth.sock", answer, func(method string) { n.hangs(fmt.Sprintf("%s is not answered within %s", method, answer)) })
 }
 

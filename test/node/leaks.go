@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha512"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -27,6 +26,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	berthv1 "berth/api/berth/v1"
 	"berth/test/command"
 )
 
@@ -374,16 +374,12 @@ func (n *Node) known(ctx context.Context) (left []string) {
 	for _, c := range cs.GetContainers() {
 		left = append(left, "container "+c.GetId())
 	}
-	raw, err := n.Lanes(ctx)
-	var lanes []json.RawMessage
-	if err == nil {
-		err = json.Unmarshal(raw, &lanes)
-	}
+	lanes, err := n.Client.Node.Lanes(ctx, &berthv1.LanesRequest{})
 	if err != nil {
 		left = append(left, fmt.Sprint("lanes cannot be listed: ", err))
 	}
-	for _, l := range lanes {
-		left = append(left, "lane "+string(l))
+	for _, l := range lanes.GetLanes() {
+		left = append(left, fmt.Sprint("lane ", l))
 	}
 	return left
 }

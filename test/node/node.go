@@ -20,8 +20,8 @@ import (
 	"github.com/vishvananda/netlink"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/api/client"
 	bridges "berth/internal/host/network"
-	"berth/internal/serve/cri"
 	"berth/test/testimage"
 )
 
@@ -102,7 +102,7 @@ var network = sync.OnceValue(func() int {
 // Node is one berth with its directories, and the containerd it uses if that is external. Calls are
 // made through the embedded client, which StartBerth replaces.
 type Node struct {
-	*cri.Client
+	*client.Client
 	Dir        string // everything of the node's is below it
 	Module     string // root of the source
 	Bridge     string // of its pods

@@ -3,6 +3,7 @@
 package node
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/history/recorder"
+	berthv1 "berth/api/berth/v1"
 )
 
 var names atomic.Int32
@@ -276,16 +277,23 @@ func (n *Node) pidIn(verbose map[string]string, id string) int {
 	return info.Pid
 }
 
+// Import imports the images of an archive.
+func (n *Node) Import(ctx context.Context, path, ref string) (*berthv1.ImportImagesResponse, error) {
+	return n.Control.ImportImages(ctx, &berthv1.ImportImagesRequest{Path: path, Ref: ref})
+}
+
+// Timeline returns the timeline of a container or sandbox as a text.
+func (n *Node) Timeline(ctx context.Context, id string) (string, error) {
+	resp, err := n.Client.Node.Timeline(ctx, &berthv1.TimelineRequest{Id: id})
+	return fmt.Sprint(resp), err
+}
+
 // History returns the timeline of a container or sandbox.
-func (n *Node) History(id string) []recorder.Entry {
+func (n *Node) History(id string) []*berthv1.Entry {
 	n.t.Helper()
-	raw, err := n.Timeline(n.t.Context(), id)
+	resp, err := n.Client.Node.Timeline(n.t.Context(), &berthv1.TimelineRequest{Id: id})
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	var h struct{ Entries []recorder.Entry }
-	if err := json.Unmarshal(raw, &h); err != nil {
-		n.t.Fatalf("timeline of %s: %v: %s", id, err, raw)
-	}
-	return h.Entries
+	return resp.GetEntries()
 }

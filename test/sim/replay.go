@@ -12,8 +12,8 @@ import (
 
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
-	"berth/internal/history/bundle"
 	"berth/test/world"
+	"berth/tools/bundle"
 )
 
 // Replay plays the facts of a bundle (see package bundle) in the story, which is new: its sandboxes

@@ -13,9 +13,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	berthv1 "berth/api/berth/v1"
 	"berth/internal/base/event"
-	"berth/internal/history/bundle"
-	"berth/internal/history/recorder"
+	"berth/tools/bundle"
 )
 
 var bundleFile = flag.String("bundle", "", "play the facts of this bundle instead of those in testdata, and print what happens")
@@ -75,7 +75,7 @@ func TestARebootIsReplayed(t *testing.T) {
 		return
 	}
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	b := bundle.New(bundle.Manifest{From: at}, bundle.Node{Exact: true})
+	b := bundle.New(bundle.Manifest{From: at}, &berthv1.StateResponse{Exact: true})
 	pod := event.Names{Namespace: "ns", Pod: "web", UID: "u"}
 	podID := strings.Repeat("a", 64)
 	add := func(after time.Duration, of event.Names, id string, e event.Event) {
@@ -83,7 +83,7 @@ func TestARebootIsReplayed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.Add(recorder.Record{Of: of, Entry: raw})
+		b.Add(of, raw)
 	}
 	add(0, event.Names{}, "", event.BerthStarted{Version: "1"})
 	add(time.Second, pod, podID, event.SandboxReady{Names: pod, Pinned: true})

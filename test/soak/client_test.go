@@ -14,7 +14,8 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/serve/cri"
+	berthv1 "berth/api/berth/v1"
+	api "berth/api/client"
 )
 
 const (
@@ -28,7 +29,7 @@ const (
 // client repeats its calls until they are answered. It is used by one goroutine.
 type client struct {
 	s  *soak
-	on *cri.Client
+	on *api.Client
 }
 
 func (s *soak) client() *client {
@@ -42,7 +43,7 @@ func (c *client) dial() {
 	if c.on != nil {
 		_ = c.on.Close()
 	}
-	on, err := cri.Dial(c.s.n.Dir + "/berth.sock")
+	on, err := api.Dial(c.s.n.Dir + "/berth.sock")
 	if err != nil {
 		panic(err) // the path is not one of a socket
 	}
@@ -52,12 +53,12 @@ func (c *client) dial() {
 func (c *client) close() { _ = c.on.Close() }
 
 // do repeats a call until it succeeds. It panics with a [broken] if that takes too long.
-func (c *client) do(what string, call func(ctx context.Context, on *cri.Client) error) {
-	c.try(what, func(ctx context.Context, on *cri.Client) (bool, error) { return false, call(ctx, on) })
+func (c *client) do(what string, call func(ctx context.Context, on *api.Client) error) {
+	c.try(what, func(ctx context.Context, on *api.Client) (bool, error) { return false, call(ctx, on) })
 }
 
 // try is do for a call that can be known to have been carried out although it returns an error.
-func (c *client) try(what string, call func(ctx context.Context, on *cri.Client) (done bool, err error)) {
+func (c *client) try(what string, call func(ctx context.Context, on *api.Client) (done bool, err error)) {
 	for began, repeated := time.Now(), false; ; repeated = true {
 		ctx, cancel := context.WithTimeout(context.Background(), once)
 		done, err := call(ctx, c.on)
@@ -98,7 +99,7 @@ type broken struct{ why string }
 
 // status is a container's status; nil if there is no such container.
 func (c *client) status(id string) (st *runtimeapi.ContainerStatus) {
-	c.try("ContainerStatus", func(ctx context.Context, on *cri.Client) (bool, error) {
+	c.try("ContainerStatus", func(ctx context.Context, on *api.Client) (bool, error) {
 		resp, err := on.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
 		st = resp.GetStatus()
 		return status.Code(err) == codes.NotFound, err
@@ -108,9 +109,9 @@ func (c *client) status(id string) (st *runtimeapi.ContainerStatus) {
 
 // timeline is what berth knows of an ID, for a person to read.
 func (c *client) timeline(id string) (text string) {
-	c.try("Timeline", func(ctx context.Context, on *cri.Client) (bool, error) {
-		raw, err := on.Timeline(ctx, id)
-		text = string(raw)
+	c.try("Timeline", func(ctx context.Context, on *api.Client) (bool, error) {
+		resp, err := on.Node.Timeline(ctx, &berthv1.TimelineRequest{Id: id})
+		text = fmt.Sprint(resp)
 		return status.Code(err) == codes.NotFound, err
 	})
 	return text
@@ -127,7 +128,7 @@ type ends struct {
 // follow subscribes, again and again, until ctx ends.
 func (e *ends) follow(ctx context.Context, socket string) {
 	for ctx.Err() == nil {
-		on, err := cri.Dial(socket)
+		on, err := api.Dial(socket)
 		if err != nil {
 			panic(err) // the path is not one of a socket
 		}

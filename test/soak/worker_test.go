@@ -16,7 +16,8 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/serve/cri"
+	berthv1 "berth/api/berth/v1"
+	api "berth/api/client"
 	"berth/test/node"
 	"berth/test/testimage"
 )
@@ -64,7 +65,7 @@ func (s *soak) pods(stop <-chan struct{}, rnd *rand.Rand) {
 			c.container(pod, cfg, kind(rnd.IntN(int(kinds))), rnd)
 		}
 		if rnd.IntN(2) == 0 {
-			c.do("StopPodSandbox", func(ctx context.Context, on *cri.Client) error {
+			c.do("StopPodSandbox", func(ctx context.Context, on *api.Client) error {
 				_, err := on.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod})
 				return err
 			})
@@ -75,7 +76,7 @@ func (s *soak) pods(stop <-chan struct{}, rnd *rand.Rand) {
 
 // run makes a pod. One whose ID was lost with an answer is found by its name.
 func (c *client) run(cfg *runtimeapi.PodSandboxConfig) (pod string) {
-	c.try("RunPodSandbox", func(ctx context.Context, on *cri.Client) (bool, error) {
+	c.try("RunPodSandbox", func(ctx context.Context, on *api.Client) (bool, error) {
 		resp, err := on.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: cfg})
 		pod = resp.GetPodSandboxId()
 		if status.Code(err) != codes.AlreadyExists {
@@ -96,7 +97,7 @@ func (c *client) run(cfg *runtimeapi.PodSandboxConfig) (pod string) {
 }
 
 func (c *client) remove(pod string) {
-	c.do("RemovePodSandbox", func(ctx context.Context, on *cri.Client) error {
+	c.do("RemovePodSandbox", func(ctx context.Context, on *api.Client) error {
 		_, err := on.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod})
 		return err
 	})
@@ -105,7 +106,7 @@ func (c *client) remove(pod string) {
 // create makes a container. One whose ID was lost with an answer is found by its name. One whose
 // creation was cut off is EXITED until it is undone, and its name is free then.
 func (c *client) create(pod string, sandbox *runtimeapi.PodSandboxConfig, cfg *runtimeapi.ContainerConfig) (id string) {
-	c.try("CreateContainer", func(ctx context.Context, on *cri.Client) (bool, error) {
+	c.try("CreateContainer", func(ctx context.Context, on *api.Client) (bool, error) {
 		resp, err := on.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: pod, SandboxConfig: sandbox, Config: cfg})
 		id = resp.GetContainerId()
 		if status.Code(err) != codes.AlreadyExists {
@@ -126,7 +127,7 @@ func (c *client) create(pod string, sandbox *runtimeapi.PodSandboxConfig, cfg *r
 
 // start starts a container whose start may be cut off, until it has been started.
 func (c *client) start(id string) {
-	c.try("StartContainer", func(ctx context.Context, on *cri.Client) (bool, error) {
+	c.try("StartContainer", func(ctx context.Context, on *api.Client) (bool, error) {
 		_, err := on.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id})
 		if err == nil {
 			return true, nil
@@ -196,7 +197,7 @@ func (c *client) container(pod string, sandbox *runtimeapi.PodSandboxConfig, how
 	case killed:
 		c.stop(id, 0)
 	case goes:
-		c.do("RemoveContainer", func(ctx context.Context, on *cri.Client) error {
+		c.do("RemoveContainer", func(ctx context.Context, on *api.Client) error {
 			_, err := on.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: id})
 			return err
 		})
@@ -312,7 +313,7 @@ func (c *client) begunOnce(name string) {
 }
 
 func (c *client) stop(id string, seconds int64) {
-	c.do("StopContainer", func(ctx context.Context, on *cri.Client) error {
+	c.do("StopContainer", func(ctx context.Context, on *api.Client) error {
 		_, err := on.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: seconds})
 		return err
 	})
@@ -320,7 +321,7 @@ func (c *client) stop(id string, seconds int64) {
 
 // update changes the shares of a container, which its status has then.
 func (c *client) update(id string, shares int64) {
-	c.do("UpdateContainerResources", func(ctx context.Context, on *cri.Client) error {
+	c.do("UpdateContainerResources", func(ctx context.Context, on *api.Client) error {
 		_, err := on.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{ContainerId: id, Linux: &runtimeapi.LinuxContainerResources{CpuShares: shares}})
 		return err
 	})
@@ -333,7 +334,7 @@ func (c *client) update(id string, shares int64) {
 // exec executes a command in a container, which prints its name.
 func (c *client) exec(id, name string, code int32) {
 	var resp *runtimeapi.ExecSyncResponse
-	c.do("ExecSync", func(ctx context.Context, on *cri.Client) (err error) {
+	c.do("ExecSync", func(ctx context.Context, on *api.Client) (err error) {
 		resp, err = on.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"sh", "-c", fmt.Sprintf("echo %s; exit %d", name, code)}, Timeout: 20})
 		return err
 	})
@@ -381,18 +382,21 @@ func (s *soak) images(stop <-chan struct{}, rnd *rand.Rand) {
 			if err := testimage.WriteOCIArchive(path, ref, s.image(rnd)); err != nil {
 				panic(broken{err.Error()})
 			}
-			c.do("Import", func(ctx context.Context, on *cri.Client) error { _, err := on.Import(ctx, path, ""); return err })
+			c.do("Import", func(ctx context.Context, on *api.Client) error {
+				_, err := on.Control.ImportImages(ctx, &berthv1.ImportImagesRequest{Path: path})
+				return err
+			})
 			s.note(func(f *figures) { f.imports++ })
 		} else {
 			ref = s.registry.Push(fmt.Sprintf("team/pulled:%d", s.number()), s.image(rnd))
-			c.do("PullImage", func(ctx context.Context, on *cri.Client) error {
+			c.do("PullImage", func(ctx context.Context, on *api.Client) error {
 				_, err := on.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}})
 				return err
 			})
 			s.note(func(f *figures) { f.pulls++ })
 		}
 		there := func() (there bool) {
-			c.do("ImageStatus", func(ctx context.Context, on *cri.Client) error {
+			c.do("ImageStatus", func(ctx context.Context, on *api.Client) error {
 				resp, err := on.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: ref}})
 				there = resp.GetImage() != nil
 				return err
@@ -402,7 +406,7 @@ func (s *soak) images(stop <-chan struct{}, rnd *rand.Rand) {
 		if !there() {
 			c.wrong("image %s is not there", ref)
 		}
-		c.do("RemoveImage", func(ctx context.Context, on *cri.Client) error {
+		c.do("RemoveImage", func(ctx context.Context, on *api.Client) error {
 			_, err := on.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}})
 			return err
 		})

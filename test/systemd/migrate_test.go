@@ -18,7 +18,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/serve/cri"
+	"berth/api/client"
 	"berth/test/command"
 	"berth/test/node"
 	"berth/test/testimage"
@@ -186,7 +186,7 @@ func (k *kubeadms) remove() {
 	k.systemctl("disable", "--now", "kubelet")
 	k.systemctl("start", "containerd")
 	for _, socket := range []string{ctrdSocket, socket} {
-		k.with(socket, func(ctx context.Context, c *cri.Client) error {
+		k.with(socket, func(ctx context.Context, c *client.Client) error {
 			pods, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 			for _, p := range pods.GetItems() {
 				_, rerr := c.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.GetId()})
@@ -205,14 +205,14 @@ func (k *kubeadms) remove() {
 }
 
 // with calls a runtime that serves on a socket; not one that does not.
-func (k *kubeadms) with(socket string, call func(ctx context.Context, c *cri.Client) error) {
+func (k *kubeadms) with(socket string, call func(ctx context.Context, c *client.Client) error) {
 	k.t.Helper()
 	if _, err := os.Stat(socket); err != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	c, err := cri.Dial(socket)
+	c, err := client.Dial(socket)
 	if err != nil {
 		k.t.Error(err)
 		return
@@ -227,7 +227,7 @@ func (k *kubeadms) with(socket string, call func(ctx context.Context, c *cri.Cli
 func (k *kubeadms) podRuns(socket string) {
 	k.t.Helper()
 	k.until("the pod runs with "+socket, func() (runs bool) {
-		k.with(socket, func(ctx context.Context, c *cri.Client) error {
+		k.with(socket, func(ctx context.Context, c *client.Client) error {
 			all, err := c.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
 				State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
 			}})

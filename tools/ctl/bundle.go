@@ -13,11 +13,13 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
+	berthv1 "berth/api/berth/v1"
+	"berth/api/client"
 	"berth/internal/base/version"
-	"berth/internal/history/bundle"
 	"berth/internal/history/recorder"
-	"berth/internal/serve/cri"
+	"berth/tools/bundle"
 )
 
 const (
@@ -65,7 +67,7 @@ func (a *app) bundleCommand() *cobra.Command {
 			}
 			return writeBundle(cmd, path, b)
 		}
-		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
 			b, err := runningBundle(ctx, m, c)
 			if err != nil {
 				return err
@@ -77,20 +79,20 @@ func (a *app) bundleCommand() *cobra.Command {
 }
 
 // runningBundle makes a bundle from the answers of a running berth.
-func runningBundle(ctx context.Context, m bundle.Manifest, c *cri.Client) (*bundle.Bundle, error) {
+func runningBundle(ctx context.Context, m bundle.Manifest, c *client.Client) (*bundle.Bundle, error) {
 	asking, cancel := context.WithTimeout(ctx, bundleTimeout)
 	defer cancel()
-	node, err := c.Bundle(asking)
-	if cri.IsUnimplemented(err) {
+	node, err := c.Node.State(asking, &berthv1.StateRequest{})
+	if client.IsUnimplemented(err) {
 		return nil, fmt.Errorf("the service makes no bundles; it is an earlier berth, or another runtime: %w", err)
 	}
 	if err != nil {
 		return nil, err
 	}
-	m.Version, m.Running = node.Version, true
+	m.Version, m.Running = node.GetVersion(), true
 	b := bundle.New(m, node)
 	for after := uint64(0); ; {
-		batch, err := c.Records(asking, after, m.From)
+		batch, err := c.Node.Records(asking, &berthv1.RecordsRequest{After: after, Since: timestamppb.New(m.From)})
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
@@ -98,23 +100,23 @@ func runningBundle(ctx context.Context, m bundle.Manifest, c *cri.Client) (*bund
 			b.Miss("The timeline could not be read any further: the service has not answered within %s.", bundleTimeout)
 			return b, nil
 		}
-		if batch.Missing != "" {
-			b.Miss("The timeline is not complete: %s.", batch.Missing)
+		if batch.GetMissing() != "" {
+			b.Miss("The timeline is not complete: %s.", batch.GetMissing())
 		}
-		for _, r := range batch.Records {
-			b.Add(r)
+		for _, r := range batch.GetRecords() {
+			b.Add(bundle.NamesOf(r.GetOf()), []byte(r.GetEntry()))
 		}
-		if !batch.More || batch.Last <= after {
+		if !batch.GetMore() || batch.GetLast() <= after {
 			return b, nil
 		}
-		after = batch.Last
+		after = batch.GetLast()
 	}
 }
 
 // storedBundle makes a bundle from the files of a berth that does not run.
 func storedBundle(m bundle.Manifest, root string) (*bundle.Bundle, error) {
-	b := bundle.New(m, bundle.Node{})
-	missing, err := recorder.Stored(filepath.Join(root, "timeline"), m.From, b.Add)
+	b := bundle.New(m, nil)
+	missing, err := recorder.Stored(filepath.Join(root, "timeline"), m.From, func(r recorder.Record) { b.Add(r.Of, r.Entry) })
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("%w: is %s the setting root of a berth, and is timeline.max_mib more than 0?", err, root)
 	}

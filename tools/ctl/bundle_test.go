@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"berth/internal/base/event"
-	"berth/internal/history/bundle"
 	"berth/internal/history/recorder"
+	"berth/tools/bundle"
 )
 
 func readBundle(t *testing.T, path string) *bundle.Bundle {

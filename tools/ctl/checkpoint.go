@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/api/client"
 	"berth/internal/serve/checkpoint"
-	"berth/internal/serve/cri"
 )
 
 func (a *app) checkpointCommand() *cobra.Command {
@@ -47,7 +47,7 @@ func (a *app) checkpointCommand() *cobra.Command {
 		if timeout < 0 {
 			return fmt.Errorf("--timeout %d is negative", timeout)
 		}
-		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
 			o, err := resolve(ctx, c, args[0], pod, !pod)
 			if err != nil {
 				return err
@@ -69,7 +69,7 @@ func (a *app) checkpointCommand() *cobra.Command {
 }
 
 // checkpointPod makes a directory with the checkpoint of the containers of a pod that run.
-func checkpointPod(ctx context.Context, c *cri.Client, id, dir string, timeout time.Duration) error {
+func checkpointPod(ctx context.Context, c *client.Client, id, dir string, timeout time.Duration) error {
 	if timeout == 0 {
 		timeout = checkpoint.DefaultTimeout
 	}
@@ -120,7 +120,7 @@ func (a *app) restoreCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
 			defer progress("restoring " + req.GetConfig().GetMetadata().GetName())()
 			ctx, cancel := context.WithTimeout(ctx, timeout)
 			defer cancel()

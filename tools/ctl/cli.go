@@ -18,13 +18,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"berth/api/client"
 	"berth/internal/base/asynclog"
 	"berth/internal/base/config"
 	"berth/internal/base/version"
-	"berth/internal/serve/cri"
 )
 
 // Serve runs the daemon until ctx ends, and calls ready once it serves. Settings received from
@@ -150,8 +149,8 @@ func (a *app) root() *cobra.Command {
 
 // client connects to the endpoint while f runs. The context of f ends with the first SIGINT or
 // SIGTERM; a second one ends the process.
-func (a *app) client(cmd *cobra.Command, f func(ctx context.Context, c *cri.Client) error) error {
-	c, err := cri.Dial(a.endpoint)
+func (a *app) client(cmd *cobra.Command, f func(ctx context.Context, c *client.Client) error) error {
+	c, err := client.Dial(a.endpoint)
 	if err != nil {
 		return err
 	}
@@ -183,14 +182,7 @@ func (a *app) print(w io.Writer, v any, table func(w *tabwriter.Writer)) error {
 // marshal writes indented JSON.
 func marshal(v any) ([]byte, error) {
 	if m, ok := v.(proto.Message); ok {
-		b, err := protojson.Marshal(m)
-		if err != nil {
-			return nil, err
-		}
-		v = nil // protojson varies its white space on purpose, so the document is written anew
-		if err := json.Unmarshal(b, &v); err != nil {
-			return nil, err
-		}
+		v = document{m}
 	}
 	return json.MarshalIndent(v, "", "  ")
 }

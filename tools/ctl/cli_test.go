@@ -22,9 +22,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"sigs.k8s.io/yaml"
 
+	"berth/api/client"
 	"berth/internal/base/asynclog"
 	"berth/internal/base/config"
-	"berth/internal/serve/cri"
 	"berth/tools/manifest"
 )
 
@@ -34,7 +34,7 @@ func berth(t *testing.T, endpoint string, args ...string) (out, problem string) 
 	t.Helper()
 	out, err := run(endpoint, args...)
 	if err != nil {
-		problem = cri.Explain(err).Error()
+		problem = client.Explain(err).Error()
 	}
 	return out, problem
 }
@@ -137,7 +137,7 @@ func TestNames(t *testing.T) {
 // picked is what a name means to a command that takes containers, or both.
 func picked(t *testing.T, f *fake, what string, pods bool) string {
 	t.Helper()
-	c, err := cri.Dial(serveFake(t, f))
+	c, err := client.Dial(serveFake(t, f))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -323,7 +323,7 @@ func play(t *testing.T, f *fake, text string, args ...string) (out, problem stri
 	}
 	out, err := run(serveFake(t, f), append([]string{"play", file, "--log-dir", filepath.Join(dir, "l"), "--volume-dir", filepath.Join(dir, "v")}, args...)...)
 	if err != nil {
-		problem, code = cri.Explain(err).Error(), ExitCode(err)
+		problem, code = client.Explain(err).Error(), ExitCode(err)
 	}
 	return out, problem, code, dir
 }

@@ -13,11 +13,12 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/base/lane"
+	berthv1 "berth/api/berth/v1"
+	"berth/api/client"
 	"berth/internal/base/version"
-	"berth/internal/serve/cri"
 	"berth/tools/page"
 )
 
@@ -27,14 +28,14 @@ const liveTimeout = 5 * time.Second
 
 // collector asks the service for the content of the page. It is for one goroutine.
 type collector struct {
-	client     *cri.Client
+	client     *client.Client
 	since      time.Duration
 	history    *page.History
 	missing    string // the reason if the history could not be read
 	unreadable int
 }
 
-func newCollector(c *cri.Client, since time.Duration) *collector {
+func newCollector(c *client.Client, since time.Duration) *collector {
 	return &collector{client: c, since: since, history: page.NewHistory()}
 }
 
@@ -42,21 +43,21 @@ func newCollector(c *cri.Client, since time.Duration) *collector {
 func (c *collector) model(ctx context.Context) (page.Model, error) {
 	from := time.Now().Add(-c.since)
 	for {
-		b, err := c.client.Records(ctx, c.history.Last(), from)
-		if cri.IsUnimplemented(err) {
+		b, err := c.client.Node.Records(ctx, &berthv1.RecordsRequest{After: c.history.Last(), Since: timestamppb.New(from)})
+		if client.IsUnimplemented(err) {
 			return page.Model{}, fmt.Errorf("the service keeps no history that it can be asked for; it is an earlier berth, or another runtime: %w", err)
 		}
 		if err != nil {
 			return page.Model{}, err
 		}
-		c.missing = b.Missing
-		for _, r := range b.Records {
+		c.missing = b.GetMissing()
+		for _, r := range b.GetRecords() {
 			if err := c.history.Add(r); err != nil {
 				c.unreadable++
 			}
 		}
-		c.history.Seen(b.Last)
-		if !b.More {
+		c.history.Seen(b.GetLast())
+		if !b.GetMore() {
 			break
 		}
 	}
@@ -84,7 +85,7 @@ func (c *collector) live(ctx context.Context) *page.Live {
 		ctx, cancel := context.WithTimeout(ctx, liveTimeout)
 		defer cancel()
 		if err := f(ctx); err != nil {
-			l.Missing = append(l.Missing, fmt.Sprintf("%s could not be asked for: %v", what, cri.Explain(err)))
+			l.Missing = append(l.Missing, fmt.Sprintf("%s could not be asked for: %v", what, client.Explain(err)))
 		}
 	}
 	ask("Whether the node is ready", func(ctx context.Context) error {
@@ -127,27 +128,23 @@ func (c *collector) live(ctx context.Context) *page.Live {
 		return err
 	})
 	ask("What is held", func(ctx context.Context) error {
-		raw, err := c.client.Lanes(ctx)
-		if err != nil {
-			return err
-		}
-		var lanes []lane.Lane
-		if err := json.Unmarshal(raw, &lanes); err != nil {
-			return err
-		}
-		for _, x := range lanes {
-			l.Held = append(l.Held, page.Held{
-				ID:    x.ID,
-				Step:  fmt.Sprint(x.Head),
-				State: x.State,
-				Since: x.Since,
-				Until: x.Until,
-				Tries: x.Tries,
-				Err:   x.Err,
+		resp, err := c.client.Node.Lanes(ctx, &berthv1.LanesRequest{})
+		for _, x := range resp.GetLanes() {
+			held := page.Held{
+				ID:    x.GetId(),
+				Step:  x.GetHead(),
+				State: x.GetState(),
+				Since: x.GetSince().AsTime(),
+				Tries: int(x.GetTries()),
+				Err:   x.GetError(),
 				Text:  explainLane(x),
-			})
+			}
+			if x.GetUntil() != nil {
+				held.Until = x.GetUntil().AsTime()
+			}
+			l.Held = append(l.Held, held)
 		}
-		return nil
+		return err
 	})
 	for _, p := range pods {
 		l.Pods = append(l.Pods, *p)

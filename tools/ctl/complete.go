@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/serve/cri"
+	"berth/api/client"
 )
 
 // completeTimeout is how long a shell waits for names.
@@ -39,7 +39,7 @@ func (a *app) complete(what ...int) cobra.CompletionFunc {
 		if want&one != 0 && len(args) > 0 {
 			return nil, nothing
 		}
-		c, err := cri.Dial(a.endpoint)
+		c, err := client.Dial(a.endpoint)
 		if err != nil {
 			return nil, nothing
 		}
@@ -61,7 +61,7 @@ func cmdContext(cmd *cobra.Command) context.Context {
 }
 
 // candidates lists the names that are wanted. Names that cannot be listed are left out.
-func candidates(ctx context.Context, c *cri.Client, want int) []string {
+func candidates(ctx context.Context, c *client.Client, want int) []string {
 	var names []string
 	if want&(pods|containers) != 0 {
 		all, err := objects(ctx, c, want&containers != 0)

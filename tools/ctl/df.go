@@ -9,7 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/serve/cri"
+	berthv1 "berth/api/berth/v1"
+	"berth/api/client"
 )
 
 func (a *app) dfCommand() *cobra.Command {
@@ -21,22 +22,22 @@ func (a *app) dfCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
-			d, err := c.Disk(ctx)
+		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+			d, err := c.Node.Disk(ctx, &berthv1.DiskRequest{})
 			if err != nil {
 				return err
 			}
 			return a.print(cmd.OutOrStdout(), d, func(w *tabwriter.Writer) {
 				fmt.Fprintln(w, "WHAT\tCOUNT\tSIZE\tRECLAIMABLE\tWHAT IT IS")
-				for _, s := range d.Shares {
-					took := amount(s.Bytes)
-					if s.Unknown > 0 {
-						took = fmt.Sprintf("%s and %d not measured", took, s.Unknown)
+				for _, s := range d.GetShares() {
+					took := amount(s.GetBytes())
+					if s.GetUnknown() > 0 {
+						took = fmt.Sprintf("%s and %d not measured", took, s.GetUnknown())
 					}
-					fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\n", s.What, s.Count, took, amount(s.Reclaimable), s.Note)
+					fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\n", s.GetWhat(), s.GetCount(), took, amount(s.GetReclaimable()), s.GetNote())
 				}
-				if d.Path != "" && d.Total > 0 {
-					fmt.Fprintf(w, "%s: %s of %s are free\n", d.Path, size(d.Free), size(d.Total))
+				if d.GetPath() != "" && d.GetTotal() > 0 {
+					fmt.Fprintf(w, "%s: %s of %s are free\n", d.GetPath(), size(d.GetFree()), size(d.GetTotal()))
 				}
 			})
 		})

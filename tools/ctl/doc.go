@@ -2,8 +2,8 @@
 
 // Package ctl contains all commands of berth. Every command except serve, config, demo, install,
 // migrate and images allowed speaks CRI to a running service over its socket, as the kubelet does;
-// import, pulls, images, df, timeline, debug, stop and rm also use berth.v1.Admin on the same
-// socket.
+// import, pulls, images, df, timeline, why, bundle, debug, stop and rm also use the services of
+// api/berth/v1 on the same socket.
 //
 // # Promises
 //

@@ -18,8 +18,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"berth/api/client"
 	"berth/internal/base/version"
-	"berth/internal/serve/cri"
 	"berth/tools/doctor"
 	"berth/tools/drill"
 )
@@ -90,7 +90,7 @@ func canaryCommand() *cobra.Command {
 
 // drill breaks things around a pod of its own, and prints the results.
 func (a *app) drill(cmd *cobra.Command, f doctorFlags) error {
-	return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+	return a.client(cmd, func(ctx context.Context, c *client.Client) error {
 		told := context.AfterFunc(ctx, func() {
 			fmt.Fprintln(cmd.ErrOrStderr(), "interrupted: what the drill has made is being removed; a second Ctrl-C would leave it")
 		})

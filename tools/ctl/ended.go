@@ -9,8 +9,8 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/base/event"
-	"berth/internal/serve/cri"
+	berthv1 "berth/api/berth/v1"
+	"berth/api/client"
 )
 
 // endedState is the state of a container or pod whose process has ended, which is not on record
@@ -20,15 +20,15 @@ const endedState = "ENDED"
 
 // ends are the known ends that are not on record yet, by ID. They are asked for before a list: an
 // end that comes on record meanwhile is in the list.
-type ends map[string]event.Exit
+type ends map[string]*berthv1.Exit
 
 // endsOf asks for the ends that are not on record. Another runtime does not tell of any.
-func endsOf(ctx context.Context, c *cri.Client) (ends, error) {
-	e, err := c.Ended(ctx)
-	if cri.IsUnimplemented(err) {
+func endsOf(ctx context.Context, c *client.Client) (ends, error) {
+	resp, err := c.Node.Ended(ctx, &berthv1.EndedRequest{})
+	if client.IsUnimplemented(err) {
 		return nil, nil
 	}
-	return e, err
+	return resp.GetExits(), err
 }
 
 // state returns the state of a container or pod, given its state in CRI.
@@ -47,16 +47,16 @@ func (e ends) runs(ct *runtimeapi.Container) bool {
 // text describes the end of a container that has ended.
 func (e ends) text(id string) string {
 	x := e[id]
-	if !x.Measured {
+	if !x.GetMeasured() {
 		return "not on record yet"
 	}
-	return fmt.Sprintf("%d, %s, not on record yet", x.Code, age(x.Ended.UnixNano()))
+	return fmt.Sprintf("%d, %s, not on record yet", x.GetCode(), age(x.GetEnded().AsTime().UnixNano()))
 }
 
 // container is a container for programs, as CRI has it, with its end if that is not on record yet.
 type container struct {
 	*runtimeapi.Container
-	ended *event.Exit
+	ended *berthv1.Exit
 }
 
 // MarshalJSON writes the container of CRI's with its end beside it.
@@ -69,6 +69,6 @@ func (c container) MarshalJSON() ([]byte, error) {
 	if err := json.Unmarshal(b, &all); err != nil {
 		return nil, err
 	}
-	all["ended"] = c.ended
+	all["ended"] = document{c.ended}
 	return json.Marshal(all)
 }

@@ -4,7 +4,6 @@ package ctl
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,10 +12,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/history/recorder"
-	"berth/internal/serve/cri"
+	berthv1 "berth/api/berth/v1"
+	"berth/api/client"
 )
 
 // turns are the kinds of entries about a change of a sandbox or container, or of the node.
@@ -39,9 +39,9 @@ func (a *app) eventsCommand() *cobra.Command {
 	}
 	cmd.Flags().DurationVar(&since, "since", 0, "begin with what happened so long ago, such as 2h")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
 			err := a.turns(ctx, c, cmd.OutOrStdout(), time.Now().Add(-since))
-			if cri.IsUnimplemented(err) {
+			if client.IsUnimplemented(err) {
 				return a.containerEvents(ctx, c, cmd.OutOrStdout())
 			}
 			return err
@@ -51,42 +51,38 @@ func (a *app) eventsCommand() *cobra.Command {
 }
 
 // turns prints entries from an instant on, until ctx ends.
-func (a *app) turns(ctx context.Context, c *cri.Client, w io.Writer, from time.Time) error {
+func (a *app) turns(ctx context.Context, c *client.Client, w io.Writer, from time.Time) error {
 	lines := timelineLines{w: w, node: true, day: time.Now().Format(time.DateOnly)}
-	q := recorder.Query{Since: from}
+	q := &berthv1.TimelineRequest{Node: true, Since: timestamppb.New(from)}
 	for {
-		raw, err := c.History(ctx, q)
+		h, err := c.Timeline(ctx, q)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		var h cri.History
-		if err := json.Unmarshal(raw, &h); err != nil {
-			return err
-		}
-		h.Entries = slices.DeleteFunc(h.Entries, func(e recorder.Entry) bool {
+		h.Entries = slices.DeleteFunc(h.GetEntries(), func(e *berthv1.Entry) bool {
 			// an entry without a kind describes a gap
-			return e.Kind != "" && !slices.Contains(turns, e.Kind)
+			return e.GetKind() != "" && !slices.Contains(turns, e.GetKind())
 		})
 		if a.output == "table" {
 			lines.print(h, false)
 		} else {
-			for _, e := range h.Entries {
+			for _, e := range h.GetEntries() {
 				if err := a.print(w, e, nil); err != nil {
 					return err
 				}
 			}
 		}
-		q.After = max(q.After, h.Last)
+		q.After = max(q.GetAfter(), h.GetLast())
 		if !pause(ctx, followEvery) {
 			return nil
 		}
 	}
 }
 
-func (a *app) containerEvents(ctx context.Context, c *cri.Client, w io.Writer) error {
+func (a *app) containerEvents(ctx context.Context, c *client.Client, w io.Writer) error {
 	stream, err := c.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
 	if err != nil {
 		return err

@@ -18,7 +18,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 
-	"berth/internal/serve/cri"
+	"berth/api/client"
 )
 
 func (a *app) execCommand() *cobra.Command {
@@ -52,7 +52,7 @@ func (a *app) execCommand() *cobra.Command {
 		if len(command) == 0 {
 			return errors.New("no command is given; name the container, and then the command")
 		}
-		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
 			o, err := resolveIn(ctx, c, args[0], container)
 			if err != nil {
 				return err
@@ -157,7 +157,7 @@ func (a *app) attachCommand() *cobra.Command {
 		if err != nil {
 			return fmt.Errorf("--detach-keys: %w", err)
 		}
-		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
 			o, err := resolveIn(ctx, c, args[0], container)
 			if err != nil {
 				return err
@@ -204,7 +204,7 @@ func (a *app) attachCommand() *cobra.Command {
 type streamsOf struct{ Tty, Stdin bool }
 
 // askedFor reads from the verbose status whether a container has a terminal and an input.
-func askedFor(ctx context.Context, c *cri.Client, id string) (streamsOf, error) {
+func askedFor(ctx context.Context, c *client.Client, id string) (streamsOf, error) {
 	st, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true})
 	if err != nil {
 		return streamsOf{}, err
@@ -217,7 +217,7 @@ func askedFor(ctx context.Context, c *cri.Client, id string) (streamsOf, error) 
 }
 
 // codeOf returns an error with the exit code of a container that has ended with one.
-func codeOf(ctx context.Context, c *cri.Client, id string) error {
+func codeOf(ctx context.Context, c *client.Client, id string) error {
 	st, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
 	if err != nil {
 		return err

@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/serve/cri"
+	"berth/api/client"
 )
 
 // withInput runs a command that reads its standard input from a pipe, as in a script.
@@ -207,7 +207,7 @@ func TestTheTerminalIsRestoredOnEveryWayOut(t *testing.T) {
 		if ExitCode(err) != exitInterrupted || p.mode(t) != p.before {
 			t.Errorf("after %s: %v", sig, err)
 		}
-		says(t, "the error", cri.Explain(err).Error(), "the command is killed", "container nginx goes on")
+		says(t, "the error", client.Explain(err).Error(), "the command is killed", "container nginx goes on")
 	}
 }
 

@@ -16,19 +16,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-streaming/pkg/streaming"
 
-	"berth/internal/base/event"
-	"berth/internal/history/bundle"
-	"berth/internal/history/recorder"
-	"berth/internal/images/image"
-	"berth/internal/serve/cri"
+	berthv1 "berth/api/berth/v1"
+	"berth/internal/serve/nodeapi"
 )
 
 // fake is a CRI service in memory. A container ends as soon as it is started, with the code that
@@ -52,17 +49,17 @@ type fake struct {
 	streams     streaming.Server // makes the URLs of Exec, Attach and PortForward
 	asked       string           // the verbose status of containers, for attach
 	stats       []*runtimeapi.ContainerStats
-	refuseRun   error                 // what RunPodSandbox returns
-	info        map[string]string     // what Status tells beside the warnings
-	away        error                 // what ListPodSandbox returns
-	refuseStart error                 // what StartContainer returns
-	hold        chan struct{}         // StopContainer, RemoveContainer and RemovePodSandbox wait until it is closed
-	lanes       []map[string]any      // what Lanes returns
-	ended       map[string]event.Exit // what Ended returns
-	transfers   []image.Transfer      // what Transfers returns
-	plain       bool                  // the service lacks Images
-	reason      cri.Reason            // what Why returns
-	records     []recorder.Record
+	refuseRun   error                    // what RunPodSandbox returns
+	info        map[string]string        // what Status tells beside the warnings
+	away        error                    // what ListPodSandbox returns
+	refuseStart error                    // what StartContainer returns
+	hold        chan struct{}            // StopContainer, RemoveContainer and RemovePodSandbox wait until it is closed
+	lanes       []*berthv1.Lane          // what Lanes returns
+	ended       map[string]*berthv1.Exit // what Ended returns
+	transfers   []*berthv1.Transfer      // what Transfers returns
+	plain       bool                     // the service lacks Images
+	reason      *berthv1.WhyResponse     // what Why returns
+	records     []*berthv1.Record
 }
 
 // serveFake serves f on a socket until the test ends, and returns its address.
@@ -76,7 +73,8 @@ func serveFake(t *testing.T, f *fake) string {
 	s := grpc.NewServer()
 	runtimeapi.RegisterRuntimeServiceServer(s, f)
 	runtimeapi.RegisterImageServiceServer(s, f)
-	cri.RegisterAdmin(s, f)
+	nodeapi.RegisterNode(s, fakeNode{f: f})
+	nodeapi.RegisterControl(s, fakeControl{f: f})
 	served := make(chan error)
 	go func() { served <- s.Serve(l) }()
 	t.Cleanup(func() {
@@ -93,15 +91,15 @@ func newFake() *fake {
 		podOf:  map[string]string{},
 		ends:   map[string]int32{},
 		images: map[string]*runtimeapi.Image{},
-		lanes: []map[string]any{{
-			"id":      "ct1",
-			"state":   "backing off",
-			"since":   "2026-01-02T03:04:05Z",
-			"until":   "2026-01-02T03:04:09Z",
-			"tries":   3,
-			"waiting": 1,
-			"error":   "unmount: busy",
-			"head":    "release",
+		lanes: []*berthv1.Lane{{
+			Id:      "ct1",
+			State:   "backing off",
+			Since:   timestamppb.New(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)),
+			Until:   timestamppb.New(time.Date(2026, 1, 2, 3, 4, 9, 0, time.UTC)),
+			Tries:   3,
+			Waiting: 1,
+			Error:   "unmount: busy",
+			Head:    "release",
 		}},
 	}
 }
@@ -358,114 +356,124 @@ func (f *fake) RemoveImage(context.Context, *runtimeapi.RemoveImageRequest) (*ru
 	return &runtimeapi.RemoveImageResponse{}, nil
 }
 
-func (f *fake) Import(_ context.Context, path, ref string) (image.Imported, error) {
-	return image.Imported{
-		Names:   []string{filepath.Base(path) + " as " + ref},
+// fakeNode and fakeControl are the services of berth.v1 of a fake.
+type fakeNode struct {
+	berthv1.UnimplementedNodeServer
+	f *fake
+}
+
+type fakeControl struct {
+	berthv1.UnimplementedControlServer
+	f *fake
+}
+
+func (c fakeControl) ImportImages(_ context.Context, r *berthv1.ImportImagesRequest) (*berthv1.ImportImagesResponse, error) {
+	return &berthv1.ImportImagesResponse{
+		Names:   []string{filepath.Base(r.GetPath()) + " as " + r.GetRef()},
 		LeftOut: []string{"image other:1: it is for another node"},
 	}, nil
 }
 
-func (f *fake) VerifyImage(context.Context, string, bool) (any, error) { return nil, nil }
-
-func (f *fake) PullProgress(context.Context, string) (any, error) { return nil, nil }
-
-func (f *fake) ImportProgress(context.Context, string) (any, error) { return nil, nil }
-
-func (f *fake) Transfers(context.Context) (any, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.call("transfers")
-	return f.transfers, nil
-}
-
-func (f *fake) Images(context.Context) (any, error) {
-	if f.plain {
-		return nil, status.Error(codes.Unimplemented, "unknown method Images")
-	}
-	return []image.Listed{
-		{
-			ID:       "sha256:0123456789abcdef",
-			RepoTags: []string{"busybox:1"},
-			Size:     5 << 20,
-			Disk:     9 << 20,
-			Frees:    3 << 20,
-			Created:  time.Now().Add(-3*time.Hour - time.Second),
-			Pinned:   true,
-			Pins:     []image.Pin{image.PinConfig, image.PinArchive},
-			Users:    []string{"a/b/c", "d/e/f", "g/h/i"},
+func (c fakeControl) PruneImages(_ context.Context, r *berthv1.PruneImagesRequest) (*berthv1.PruneImagesResponse, error) {
+	c.f.mu.Lock()
+	defer c.f.mu.Unlock()
+	c.f.call("prune %v %s", r.GetDryRun(), r.GetOlderThan().AsDuration())
+	return &berthv1.PruneImagesResponse{
+		Images: []*berthv1.PrunedImage{
+			{Id: "sha256:1", Names: []string{"old:1"}, Bytes: 7 << 20},
+			{Id: "sha256:2", Names: []string{"stuck:1"}, Error: "the disk is read-only"},
 		},
-		{ID: "sha256:fedcba", RepoDigests: []string{"x@sha256:1"}, Artifact: "application/vnd.model"},
-	}, nil
-}
-
-func (f *fake) PruneImages(_ context.Context, dryRun bool, olderThan time.Duration) (any, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.call("prune %v %s", dryRun, olderThan)
-	return image.Pruned{
-		Images: []image.PrunedImage{{ID: "sha256:1", Names: []string{"old:1"}, Bytes: 7 << 20}, {ID: "sha256:2", Names: []string{"stuck:1"}, Error: "the disk is read-only"}},
 		Bytes:  7 << 20,
 		Used:   2,
 		Pinned: 1,
 	}, nil
 }
 
-func (f *fake) Disk(context.Context) (any, error) {
-	return cri.Disk{
+func (n fakeNode) Transfers(context.Context, *berthv1.TransfersRequest) (*berthv1.TransfersResponse, error) {
+	n.f.mu.Lock()
+	defer n.f.mu.Unlock()
+	n.f.call("transfers")
+	return &berthv1.TransfersResponse{Transfers: n.f.transfers}, nil
+}
+
+func (n fakeNode) Images(context.Context, *berthv1.ImagesRequest) (*berthv1.ImagesResponse, error) {
+	if n.f.plain {
+		return nil, status.Error(codes.Unimplemented, "unknown method Images")
+	}
+	return &berthv1.ImagesResponse{Images: []*berthv1.Image{
+		{
+			Id:       "sha256:0123456789abcdef",
+			RepoTags: []string{"busybox:1"},
+			Size:     5 << 20,
+			Disk:     9 << 20,
+			Frees:    3 << 20,
+			Created:  timestamppb.New(time.Now().Add(-3*time.Hour - time.Second)),
+			Pinned:   true,
+			Pins:     []string{"configuration", "archive"},
+			Users:    []string{"a/b/c", "d/e/f", "g/h/i"},
+		},
+		{Id: "sha256:fedcba", RepoDigests: []string{"x@sha256:1"}, Artifact: "application/vnd.model"},
+	}}, nil
+}
+
+func (n fakeNode) Disk(context.Context, *berthv1.DiskRequest) (*berthv1.DiskResponse, error) {
+	return &berthv1.DiskResponse{
 		Path:   "/var/lib/berth",
 		Total:  50 << 30,
 		Free:   20 << 30,
-		Shares: []image.Share{{What: "images", Count: 3, Bytes: 70 << 20, Reclaimable: 40 << 20}, {What: "logs", Bytes: 1 << 20, Unknown: 1}},
+		Shares: []*berthv1.Share{{What: "images", Count: 3, Bytes: 70 << 20, Reclaimable: 40 << 20}, {What: "logs", Bytes: 1 << 20, Unknown: 1}},
 	}, nil
 }
 
-func (f *fake) Why(_ context.Context, of string) (any, error) {
-	if of != "c1" {
-		return nil, fmt.Errorf("timeline of %q: %w", of, errdefs.ErrNotFound)
+func (n fakeNode) Why(_ context.Context, r *berthv1.WhyRequest) (*berthv1.WhyResponse, error) {
+	if r.GetId() != "c1" {
+		return nil, status.Errorf(codes.NotFound, "timeline of %q: not found", r.GetId())
 	}
-	return f.reason, nil
+	return n.f.reason, nil
 }
 
-func (f *fake) Timeline(_ context.Context, q recorder.Query) (any, error) {
-	if f.events != nil {
+func (n fakeNode) Timeline(_ context.Context, r *berthv1.TimelineRequest) (*berthv1.TimelineResponse, error) {
+	if n.f.events != nil {
 		return nil, status.Error(codes.Unimplemented, "another runtime")
 	}
-	if q.Of == "" && q.After == 0 {
-		return map[string]any{"last": 2, "entries": []map[string]any{
-			{"number": 1, "at": "2026-01-02T03:04:05Z", "kind": "ExitReported", "what": "exit reported"},
-			{"number": 2, "at": "2026-01-02T03:04:05Z", "kind": "ExitSettled", "id": "bbc333", "name": "default/db/sql", "what": "exit settled", "detail": "code=42"},
+	at := timestamppb.New(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	if r.GetId() == "" && r.GetAfter() == 0 {
+		return &berthv1.TimelineResponse{Last: 2, Entries: []*berthv1.Entry{
+			{Number: 1, At: at, Kind: "ExitReported", What: "exit reported"},
+			{Number: 2, At: at, Kind: "ExitSettled", Id: "bbc333", Name: "default/db/sql", What: "exit settled", Detail: "code=42"},
 		}}, nil
 	}
-	return map[string]any{"id": q.Of, "entries": []map[string]any{{"at": "2026-01-02T03:04:05Z", "what": "exit settled", "detail": "code=42", "error": "late"}}}, nil
+	return &berthv1.TimelineResponse{Id: r.GetId(), Entries: []*berthv1.Entry{{At: at, What: "exit settled", Detail: "code=42", Error: "late"}}}, nil
 }
 
-func (f *fake) Records(_ context.Context, after uint64, since time.Time) (recorder.Batch, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.call("records after %d", after)
-	return recorder.Batch{Records: f.records[min(after, uint64(len(f.records))):], Last: uint64(len(f.records))}, nil
+func (n fakeNode) Records(_ context.Context, r *berthv1.RecordsRequest) (*berthv1.RecordsResponse, error) {
+	n.f.mu.Lock()
+	defer n.f.mu.Unlock()
+	n.f.call("records after %d", r.GetAfter())
+	have := uint64(len(n.f.records))
+	return &berthv1.RecordsResponse{Records: n.f.records[min(r.GetAfter(), have):], Last: have}, nil
 }
 
-func (f *fake) Bundle(context.Context) (bundle.Node, error) {
-	return bundle.Node{
+func (n fakeNode) State(context.Context, *berthv1.StateRequest) (*berthv1.StateResponse, error) {
+	return &berthv1.StateResponse{
 		Version: "test",
 		Exact:   true,
-		Records: []bundle.Record{{State: "RUNNING", Image: "registry.example/app:1"}},
+		Objects: []*berthv1.Object{{State: "RUNNING", Image: "registry.example/app:1"}},
 	}, nil
 }
 
-func (f *fake) Ended(context.Context) (map[string]event.Exit, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.runtime != "" { // another runtime
+func (n fakeNode) Ended(context.Context, *berthv1.EndedRequest) (*berthv1.EndedResponse, error) {
+	n.f.mu.Lock()
+	defer n.f.mu.Unlock()
+	if n.f.runtime != "" { // another runtime
 		return nil, status.Error(codes.Unimplemented, "unknown service")
 	}
-	return f.ended, nil
+	return &berthv1.EndedResponse{Exits: n.f.ended}, nil
 }
 
-func (f *fake) Lanes(context.Context) (any, error) {
-	if f.runtime != "" { // another runtime
+func (n fakeNode) Lanes(context.Context, *berthv1.LanesRequest) (*berthv1.LanesResponse, error) {
+	if n.f.runtime != "" { // another runtime
 		return nil, status.Error(codes.Unimplemented, "unknown service")
 	}
-	return f.lanes, nil
+	return &berthv1.LanesResponse{Lanes: n.f.lanes}, nil
 }

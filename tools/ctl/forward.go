@@ -17,7 +17,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-streaming/pkg/streaming/portforward"
 
-	"berth/internal/serve/cri"
+	"berth/api/client"
 )
 
 func (a *app) forwardCommand() *cobra.Command {
@@ -42,7 +42,7 @@ func (a *app) forwardCommand() *cobra.Command {
 			}
 			ports = append(ports, p)
 		}
-		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
 			o, err := resolve(ctx, c, args[0], true, false)
 			if err != nil {
 				return err
@@ -85,7 +85,7 @@ func (l *lockedWriter) Write(b []byte) (int, error) {
 
 type forwarder struct {
 	app      *app
-	client   *cri.Client
+	client   *client.Client
 	pod      object
 	out, err io.Writer
 }
@@ -133,7 +133,7 @@ func (f *forwarder) serve(ctx context.Context, listeners []net.Listener, ports [
 				wg.Go(func() {
 					defer conn.Close()
 					if err := f.forward(ctx, conn, ports[i].remote); err != nil && ctx.Err() == nil {
-						fmt.Fprintf(f.err, "port %d: %v\n", ports[i].remote, cri.Explain(err))
+						fmt.Fprintf(f.err, "port %d: %v\n", ports[i].remote, client.Explain(err))
 					}
 				})
 			}

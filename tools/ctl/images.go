@@ -15,10 +15,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/images/image"
-	"berth/internal/serve/cri"
+	berthv1 "berth/api/berth/v1"
+	"berth/api/client"
 )
 
 func (a *app) imagesCommand() *cobra.Command {
@@ -30,28 +31,28 @@ func (a *app) imagesCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
-			list, err := c.Images(ctx)
-			if cri.IsUnimplemented(err) {
+		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+			resp, err := c.Node.Images(ctx, &berthv1.ImagesRequest{})
+			if client.IsUnimplemented(err) {
 				return a.plainImages(ctx, cmd, c)
 			}
 			if err != nil {
 				return err
 			}
-			return a.print(cmd.OutOrStdout(), map[string]any{"images": list}, func(w *tabwriter.Writer) {
+			return a.print(cmd.OutOrStdout(), resp, func(w *tabwriter.Writer) {
 				fmt.Fprintln(w, "IMAGE\tNAME\tKIND\tSIZE\tDISK\tFREES\tAGE\tPINNED\tUSED BY")
-				for _, i := range list {
-					for _, n := range names(i.RepoTags, i.RepoDigests) {
+				for _, i := range resp.GetImages() {
+					for _, n := range names(i.GetRepoTags(), i.GetRepoDigests()) {
 						fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
-							short(i.ID),
+							short(i.GetId()),
 							n,
 							kind(i),
-							size(i.Size),
-							amount(i.Disk),
-							amount(i.Frees),
-							age(nanoseconds(i.Created)),
-							pinned(i.Pins),
-							few(i.Users))
+							size(i.GetSize()),
+							amount(i.GetDisk()),
+							amount(i.GetFrees()),
+							age(i.GetCreated().AsTime().UnixNano()),
+							cmp.Or(strings.Join(i.GetPins(), ", "), "-"),
+							few(i.GetUsers()))
 					}
 				}
 			})
@@ -62,7 +63,7 @@ func (a *app) imagesCommand() *cobra.Command {
 }
 
 // plainImages lists images as CRI has them, for a runtime that is not berth or an earlier one.
-func (a *app) plainImages(ctx context.Context, cmd *cobra.Command, c *cri.Client) error {
+func (a *app) plainImages(ctx context.Context, cmd *cobra.Command, c *client.Client) error {
 	list, err := c.ListImages(ctx, &runtimeapi.ListImagesRequest{})
 	if err != nil {
 		return err
@@ -86,11 +87,11 @@ func names(tags, digests []string) []string {
 }
 
 // kind tells whether an image is one to run, an artifact to mount, or a checkpoint to restore.
-func kind(i image.Listed) string {
+func kind(i *berthv1.Image) string {
 	switch {
-	case i.Artifact != "":
+	case i.GetArtifact() != "":
 		return "artifact"
-	case i.Checkpoint:
+	case i.GetCheckpoint():
 		return "checkpoint"
 	}
 	return "image"
@@ -98,22 +99,6 @@ func kind(i image.Listed) string {
 
 // amount is size for a number of bytes that cannot be negative.
 func amount(n int64) string { return size(uint64(max(n, 0))) }
-
-func nanoseconds(t time.Time) int64 {
-	if t.IsZero() {
-		return 0
-	}
-	return t.UnixNano()
-}
-
-// pinned gives the reasons why an image is pinned, for a table.
-func pinned(pins []image.Pin) string {
-	words := make([]string, 0, len(pins))
-	for _, p := range pins {
-		words = append(words, string(p))
-	}
-	return cmp.Or(strings.Join(words, ", "), "-")
-}
 
 // few names the first two of many.
 func few(all []string) string {
@@ -136,7 +121,7 @@ func (a *app) imagesRmCommand() *cobra.Command {
 		ValidArgsFunction: a.complete(images),
 	}
 	rm.RunE = func(cmd *cobra.Command, args []string) error {
-		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
 			return each(ctx, cmd.OutOrStdout(), args, func(arg string) error {
 				spec := &runtimeapi.ImageSpec{Image: arg}
 				st, err := c.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec})
@@ -171,30 +156,30 @@ func (a *app) imagesPruneCommand() *cobra.Command {
 		if olderThan < 0 {
 			return fmt.Errorf("--older-than %s is less than 0", olderThan)
 		}
-		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
-			p, err := c.PruneImages(ctx, dryRun, olderThan)
+		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+			p, err := c.Control.PruneImages(ctx, &berthv1.PruneImagesRequest{DryRun: dryRun, OlderThan: durationpb.New(olderThan)})
 			if err != nil {
 				return err
 			}
 			err = a.print(cmd.OutOrStdout(), p, func(w *tabwriter.Writer) {
 				fmt.Fprintln(w, "IMAGE\tNAME\tFREES")
-				for _, i := range p.Images {
-					if i.Error == "" {
-						fmt.Fprintf(w, "%s\t%s\t%s\n", short(i.ID), names(i.Names, nil)[0], amount(i.Bytes))
+				for _, i := range p.GetImages() {
+					if i.GetError() == "" {
+						fmt.Fprintf(w, "%s\t%s\t%s\n", short(i.GetId()), names(i.GetNames(), nil)[0], amount(i.GetBytes()))
 					}
 				}
 				verb := "were freed"
 				if dryRun {
 					verb = "would be freed"
 				}
-				if p.Kept > 0 {
-					fmt.Fprintf(w, "-\twhat pulls that were cut off have left\t%s\n", amount(p.Kept))
+				if p.GetKept() > 0 {
+					fmt.Fprintf(w, "-\twhat pulls that were cut off have left\t%s\n", amount(p.GetKept()))
 				}
-				fmt.Fprintf(w, "%s %s; %d images are used, %d pinned, %d too young\n", amount(p.Bytes), verb, p.Used, p.Pinned, p.Young)
+				fmt.Fprintf(w, "%s %s; %d images are used, %d pinned, %d too young\n", amount(p.GetBytes()), verb, p.GetUsed(), p.GetPinned(), p.GetYoung())
 			})
-			for _, i := range p.Images {
-				if i.Error != "" {
-					err = errors.Join(err, fmt.Errorf("image %s: %s", names(i.Names, []string{i.ID})[0], i.Error))
+			for _, i := range p.GetImages() {
+				if i.GetError() != "" {
+					err = errors.Join(err, fmt.Errorf("image %s: %s", names(i.GetNames(), []string{i.GetId()})[0], i.GetError()))
 				}
 			}
 			return err
@@ -227,7 +212,7 @@ func (a *app) pullCommand() *cobra.Command {
 			}
 			auth = &runtimeapi.AuthConfig{Username: user, Password: pass}
 		}
-		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
 			defer pullProgress(ctx, c, args[0])()
 			resp, err := c.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: args[0]}, Auth: auth})
 			if err != nil {
@@ -253,13 +238,13 @@ func (a *app) importCommand() *cobra.Command {
 		if st, err := os.Stat(path); err == nil { // if not, the service returns the reason
 			what += ", " + size(uint64(st.Size()))
 		}
-		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
 			defer importProgress(ctx, c, what, path)()
-			in, err := c.Import(ctx, path, ref)
-			for _, n := range in.Names {
+			in, err := c.Control.ImportImages(ctx, &berthv1.ImportImagesRequest{Path: path, Ref: ref})
+			for _, n := range in.GetNames() {
 				fmt.Fprintln(cmd.OutOrStdout(), n)
 			}
-			for _, why := range in.LeftOut {
+			for _, why := range in.GetLeftOut() {
 				fmt.Fprintln(cmd.ErrOrStderr(), "left out:", Visible(why))
 			}
 			return err

@@ -13,8 +13,11 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/images/image"
-	"berth/internal/serve/cri"
+	"berth/api/client"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	berthv1 "berth/api/berth/v1"
 )
 
 func TestImagesAreListedWithWhatUsesThem(t *testing.T) {
@@ -87,16 +90,16 @@ func TestDfSaysWhatTakesTheSpace(t *testing.T) {
 }
 
 // inFlight are transfers of each kind.
-func inFlight() []image.Transfer {
-	since := time.Now().Add(-90 * time.Second)
-	return []image.Transfer{
-		{Image: "registry.example/a:1", Kind: image.KindPull, State: image.StateFetching, Since: since,
-			Progress: image.Progress{Total: 40 << 20, Fetched: 10 << 20, Blobs: 5, Complete: 2}, Waiters: []string{"team/web", "", ""}},
-		{Image: "registry.example/b:1", Kind: image.KindPull, State: image.StateUnpacking, Since: since,
-			Progress: image.Progress{Total: 40 << 20, Fetched: 40 << 20, Blobs: 5, Complete: 5}, Unpacking: 2, Waiters: []string{""}},
-		{Image: "registry.example/c:1", Kind: image.KindPull, State: image.StateWaiting, Since: since, Archive: "/preload/\x1b[2J.tar", Waiters: []string{"team/db"}},
-		{Image: "registry.example/d:1", Kind: image.KindPull, State: image.StateFetching, Since: since, Problem: "containerd does\nnot answer"},
-		{Image: "/preload/x.tar", Kind: image.KindPreload, State: image.StateFetching, Since: since, Progress: image.Progress{Total: 100, Fetched: 50}},
+func inFlight() []*berthv1.Transfer {
+	since := timestamppb.New(time.Now().Add(-90 * time.Second))
+	return []*berthv1.Transfer{
+		{Image: "registry.example/a:1", Kind: "pull", State: "fetching", Since: since,
+			Total: 40 << 20, Fetched: 10 << 20, Blobs: 5, Complete: 2, Waiters: []string{"team/web", "", ""}},
+		{Image: "registry.example/b:1", Kind: "pull", State: "unpacking", Since: since,
+			Total: 40 << 20, Fetched: 40 << 20, Blobs: 5, Complete: 5, Unpacking: 2, Waiters: []string{""}},
+		{Image: "registry.example/c:1", Kind: "pull", State: "waiting", Since: since, Archive: "/preload/\x1b[2J.tar", Waiters: []string{"team/db"}},
+		{Image: "registry.example/d:1", Kind: "pull", State: "fetching", Since: since, Problem: "containerd does\nnot answer"},
+		{Image: "/preload/x.tar", Kind: "preload", State: "fetching", Since: since, Total: 100, Fetched: 50},
 	}
 }
 
@@ -122,7 +125,7 @@ func TestPullsSayHowFarTheyAre(t *testing.T) {
 func TestPullsAreRedrawnInPlace(t *testing.T) {
 	f := newFake()
 	f.transfers = inFlight()
-	c, err := cri.Dial(serveFake(t, f))
+	c, err := client.Dial(serveFake(t, f))
 	if err != nil {
 		t.Fatal(err)
 	}

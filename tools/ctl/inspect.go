@@ -14,7 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"sigs.k8s.io/yaml"
 
-	"berth/internal/serve/cri"
+	"berth/api/client"
 )
 
 func (a *app) inspectCommand() *cobra.Command {
@@ -26,7 +26,7 @@ func (a *app) inspectCommand() *cobra.Command {
 		ValidArgsFunction: a.complete(pods, containers, images, one),
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
 			status, info, err := inspect(ctx, c, args[0])
 			if err != nil {
 				return err
@@ -47,7 +47,7 @@ func (a *app) inspectCommand() *cobra.Command {
 
 // inspect returns the status of a container, pod or image, and the JSON documents that come with
 // it.
-func inspect(ctx context.Context, c *cri.Client, what string) (proto.Message, map[string]string, error) {
+func inspect(ctx context.Context, c *client.Client, what string) (proto.Message, map[string]string, error) {
 	o, err := resolve(ctx, c, what, true, true)
 	switch {
 	case err != nil:

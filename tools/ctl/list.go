@@ -18,7 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/serve/cri"
+	"berth/api/client"
 )
 
 // listEvery is how often --watch looks again. The lists are served from memory.
@@ -53,7 +53,7 @@ type lister struct {
 	state   string
 	watch   bool
 	message func(items []item) any
-	items   func(ctx context.Context, c *cri.Client, labels map[string]string) ([]item, error)
+	items   func(ctx context.Context, c *client.Client, labels map[string]string) ([]item, error)
 }
 
 // sorts are the orders of --sort. Equal items are in the order of names.
@@ -84,7 +84,7 @@ func (l *lister) flags(cmd *cobra.Command) {
 		if err != nil {
 			return err
 		}
-		return l.app.client(cmd, func(ctx context.Context, c *cri.Client) error {
+		return l.app.client(cmd, func(ctx context.Context, c *client.Client) error {
 			if l.watch {
 				return l.follow(ctx, c, cmd.OutOrStdout(), cmd.ErrOrStderr(), labels)
 			}
@@ -125,7 +125,7 @@ func (l *lister) check() (map[string]string, error) {
 }
 
 // known returns everything that has the labels and is in the namespace, sorted.
-func (l *lister) known(ctx context.Context, c *cri.Client, labels map[string]string) ([]item, error) {
+func (l *lister) known(ctx context.Context, c *client.Client, labels map[string]string) ([]item, error) {
 	items, err := l.items(ctx, c, labels)
 	if err != nil {
 		return nil, err
@@ -145,7 +145,7 @@ func (l *lister) wanted(i item) bool {
 	return l.all || l.usual == nil || slices.Contains(l.usual, i.state)
 }
 
-func (l *lister) list(ctx context.Context, c *cri.Client, labels map[string]string) ([]item, error) {
+func (l *lister) list(ctx context.Context, c *client.Client, labels map[string]string) ([]item, error) {
 	items, err := l.known(ctx, c, labels)
 	return slices.DeleteFunc(items, func(i item) bool { return !l.wanted(i) }), err
 }
@@ -156,7 +156,7 @@ const removed = "REMOVED"
 // follow prints the listed items, and then every item that becomes listed or changes its state,
 // until ctx ends. A listed item is followed to its removal. A service that does not answer is asked
 // again: it may be restarted.
-func (l *lister) follow(ctx context.Context, c *cri.Client, w, errOut io.Writer, labels map[string]string) error {
+func (l *lister) follow(ctx context.Context, c *client.Client, w, errOut io.Writer, labels map[string]string) error {
 	var columns grid
 	seen := map[string]item{}
 	away := ""
@@ -169,7 +169,7 @@ func (l *lister) follow(ctx context.Context, c *cri.Client, w, errOut io.Writer,
 		case err != nil && first:
 			return err
 		case err != nil:
-			if text := cri.Explain(err).Error(); text != away {
+			if text := client.Explain(err).Error(); text != away {
 				fmt.Fprintf(errOut, "%s; trying again\n", text)
 				away = text
 			}
@@ -293,7 +293,7 @@ func (a *app) psCommand() *cobra.Command {
 	return cmd
 }
 
-func (l *lister) containers(ctx context.Context, c *cri.Client, labels map[string]string) ([]item, error) {
+func (l *lister) containers(ctx context.Context, c *client.Client, labels map[string]string) ([]item, error) {
 	ends, err := endsOf(ctx, c)
 	if err != nil {
 		return nil, err
@@ -324,8 +324,7 @@ func (l *lister) containers(ctx context.Context, c *cri.Client, labels map[strin
 			detail:   func(ctx context.Context) string { return exit(ctx, c, ct) },
 		}
 		if i.state == endedState {
-			e := ends[i.id]
-			i.message = container{Container: ct, ended: &e}
+			i.message = container{Container: ct, ended: ends[i.id]}
 			i.detail = func(context.Context) string { return ends.text(i.id) }
 		}
 		i.namespace, _, _ = strings.Cut(pod, "/")
@@ -347,7 +346,7 @@ func (l *lister) containers(ctx context.Context, c *cri.Client, labels map[strin
 }
 
 // memory asks for the memory of the containers that run by their IDs, if it is wanted.
-func (l *lister) memory(ctx context.Context, c *cri.Client) (map[string]uint64, error) {
+func (l *lister) memory(ctx context.Context, c *client.Client) (map[string]uint64, error) {
 	used := map[string]uint64{}
 	if l.sort != "memory" {
 		return used, nil
@@ -372,7 +371,7 @@ func (l *lister) measured(cells []string, memory uint64) []string {
 
 // exit describes the end of a container, or how many OOM kills a running one has survived; "" if
 // there is none, or if its status cannot be read.
-func exit(ctx context.Context, c *cri.Client, ct *runtimeapi.Container) string {
+func exit(ctx context.Context, c *client.Client, ct *runtimeapi.Container) string {
 	resp, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: ct.GetId()})
 	if err != nil {
 		return ""
@@ -392,7 +391,7 @@ func word(s string) string {
 }
 
 // podNames returns NAMESPACE/NAME of all pods by ID.
-func podNames(ctx context.Context, c *cri.Client) (map[string]string, error) {
+func podNames(ctx context.Context, c *client.Client) (map[string]string, error) {
 	list, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	names := map[string]string{}
 	for _, p := range list.GetItems() {
@@ -427,7 +426,7 @@ func (a *app) podsCommand() *cobra.Command {
 	return cmd
 }
 
-func (l *lister) pods(ctx context.Context, c *cri.Client, labels map[string]string) ([]item, error) {
+func (l *lister) pods(ctx context.Context, c *client.Client, labels map[string]string) ([]item, error) {
 	ends, err := endsOf(ctx, c)
 	if err != nil {
 		return nil, err

@@ -13,9 +13,10 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/base/event"
+	berthv1 "berth/api/berth/v1"
 )
 
 // busyNode is a fake with pods in two namespaces.
@@ -161,10 +162,10 @@ func TestAGridGrows(t *testing.T) {
 func TestAnEndThatIsNotOnRecordIsAState(t *testing.T) {
 	f := busyNode()
 	ago := time.Now().Add(-3*time.Second - 500*time.Millisecond)
-	f.ended = map[string]event.Exit{
-		"c1":     {Code: 42, Measured: true, Ended: ago},
-		"c2":     {Code: 1, Measured: true, Ended: ago}, // it came on record between the two questions
-		"aab222": {Code: 255, Ended: ago},
+	f.ended = map[string]*berthv1.Exit{
+		"c1":     {Code: 42, Measured: true, Ended: timestamppb.New(ago)},
+		"c2":     {Code: 1, Measured: true, Ended: timestamppb.New(ago)}, // it came on record between the two questions
+		"aab222": {Code: 255, Ended: timestamppb.New(ago)},
 	}
 	at := serveFake(t, f)
 	for args, want := range map[string]string{

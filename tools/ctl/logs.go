@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/api/client"
 	"berth/internal/base/inroot"
-	"berth/internal/serve/cri"
 )
 
 func (a *app) logsCommand() *cobra.Command {
@@ -51,7 +51,7 @@ func (a *app) logsCommand() *cobra.Command {
 			return errors.New("--previous and --follow exclude each other: an earlier attempt writes nothing any more")
 		}
 		o.out, o.err = raw(cmd.OutOrStdout()), raw(cmd.ErrOrStderr()) // as the container wrote it
-		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
 			if container != "" {
 				ct, err := resolveIn(ctx, c, args[0], container)
 				if err != nil {
@@ -96,7 +96,7 @@ func parseSince(s string) (time.Time, error) {
 
 // resolveLogs finds the container or the pod whose output is wanted. A pod that has a container of
 // its own name means itself, with all its containers.
-func resolveLogs(ctx context.Context, c *cri.Client, what string) (object, error) {
+func resolveLogs(ctx context.Context, c *client.Client, what string) (object, error) {
 	found, err := resolve(ctx, c, what, true, true)
 	if err == nil || what == "" {
 		return found, err
@@ -117,7 +117,7 @@ func resolveLogs(ctx context.Context, c *cri.Client, what string) (object, error
 }
 
 // containerLog prints the log of one attempt of a container.
-func containerLog(ctx context.Context, c *cri.Client, o object, opt logOptions) error {
+func containerLog(ctx context.Context, c *client.Client, o object, opt logOptions) error {
 	if opt.previous {
 		var err error
 		if o, err = previous(ctx, c, o); err != nil {
@@ -137,7 +137,7 @@ func containerLog(ctx context.Context, c *cri.Client, o object, opt logOptions) 
 }
 
 // logPath asks where the log of a container is.
-func logPath(ctx context.Context, c *cri.Client, o object) (string, error) {
+func logPath(ctx context.Context, c *client.Client, o object) (string, error) {
 	st, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: o.id})
 	if err != nil {
 		return "", err
@@ -151,7 +151,7 @@ func logPath(ctx context.Context, c *cri.Client, o object) (string, error) {
 var errNoLog = errors.New("has no log, because it was created without a log path")
 
 // previous returns the attempt of a container that was before this one.
-func previous(ctx context.Context, c *cri.Client, o object) (object, error) {
+func previous(ctx context.Context, c *client.Client, o object) (object, error) {
 	all, err := objects(ctx, c, true)
 	if err != nil {
 		return object{}, err

@@ -22,8 +22,8 @@ import (
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/api/client"
 	"berth/internal/base/config"
-	"berth/internal/serve/cri"
 	"berth/tools/migrate"
 )
 
@@ -125,19 +125,19 @@ func (nodeHost) Systemctl(ctx context.Context, args ...string) (string, error) {
 }
 
 // runtime connects to a socket of CRI that somebody serves.
-func (nodeHost) runtime(ctx context.Context, endpoint string, f func(ctx context.Context, c *cri.Client) error) error {
+func (nodeHost) runtime(ctx context.Context, endpoint string, f func(ctx context.Context, c *client.Client) error) error {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", strings.TrimPrefix(endpoint, "unix://"))
 	if err != nil {
 		return err
 	}
 	conn.Close()
-	c, err := cri.Dial(endpoint)
+	c, err := client.Dial(endpoint)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	return cri.Explain(f(ctx, c))
+	return client.Explain(f(ctx, c))
 }
 
 // Running asks the runtime. If the socket is not served, processes of pods may live on without it,
@@ -145,7 +145,7 @@ func (nodeHost) runtime(ctx context.Context, endpoint string, f func(ctx context
 func (h nodeHost) Running(ctx context.Context, endpoint string) (pods []migrate.Pod, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
-	err = h.runtime(ctx, endpoint, func(ctx context.Context, c *cri.Client) error {
+	err = h.runtime(ctx, endpoint, func(ctx context.Context, c *client.Client) error {
 		all, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 		if err != nil {
 			return err
@@ -214,7 +214,7 @@ const podGrace = 30
 func (h nodeHost) Remove(ctx context.Context, endpoint string, pod migrate.Pod) error {
 	ctx, cancel := context.WithTimeout(ctx, 4*podGrace*time.Second)
 	defer cancel()
-	return h.runtime(ctx, endpoint, func(ctx context.Context, c *cri.Client) error {
+	return h.runtime(ctx, endpoint, func(ctx context.Context, c *client.Client) error {
 		if err := stopPod(ctx, c, pod.ID, func(map[string]string) int64 { return podGrace }); err != nil {
 			return err
 		}
@@ -226,7 +226,7 @@ func (h nodeHost) Remove(ctx context.Context, endpoint string, pod migrate.Pod) 
 func (h nodeHost) RuntimeReady(ctx context.Context, endpoint string) error {
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
-	return h.runtime(ctx, endpoint, func(ctx context.Context, c *cri.Client) error {
+	return h.runtime(ctx, endpoint, func(ctx context.Context, c *client.Client) error {
 		st, err := c.RuntimeServiceClient.Status(ctx, &runtimeapi.StatusRequest{})
 		if err != nil {
 			return err

@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/serve/cri"
+	"berth/api/client"
 	"berth/tools/manifest"
 )
 
@@ -69,7 +69,7 @@ func (a *app) playCommand() *cobra.Command {
 		if p := pod.Spec.RestartPolicy; !watch && p != "" && p != corev1.RestartPolicyNever {
 			fmt.Fprintf(errOut, "note: the containers are started once; restartPolicy %s needs --watch\n", p)
 		}
-		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
 			if manifest.HasOwnUsers(pod) {
 				if o.FirstID, err = freeIDs(ctx, c); err != nil {
 					return err
@@ -87,7 +87,7 @@ func (a *app) playCommand() *cobra.Command {
 				watched:   watch,
 			}
 			if err := p.play(ctx); err != nil {
-				return errors.Join(cri.Explain(err), p.undo(ctx, keep))
+				return errors.Join(client.Explain(err), p.undo(ctx, keep))
 			}
 			var code int32
 			switch {
@@ -119,7 +119,7 @@ func (a *app) playCommand() *cobra.Command {
 
 // freeIDs returns the first of the IDs of the host for a pod with a user namespace: a range that no
 // pod of the node has, chosen at random so that two pods that are played at once get two.
-func freeIDs(ctx context.Context, c *cri.Client) (uint32, error) {
+func freeIDs(ctx context.Context, c *client.Client) (uint32, error) {
 	pods, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
 		return 0, err
@@ -127,7 +127,7 @@ func freeIDs(ctx context.Context, c *cri.Client) (uint32, error) {
 	taken := map[uint32]bool{}
 	for _, p := range pods.GetItems() {
 		st, err := c.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: p.GetId()})
-		if cri.IsNotFound(err) {
+		if client.IsNotFound(err) {
 			continue // it was removed meanwhile
 		}
 		if err != nil {
@@ -157,7 +157,7 @@ func readFile(name string) ([]byte, error) {
 }
 
 type player struct {
-	client    *cri.Client
+	client    *client.Client
 	plan      *manifest.Plan
 	volumeDir string
 	out       io.Writer
@@ -318,7 +318,7 @@ func (p *player) uid() string { return p.plan.Sandbox.GetMetadata().GetUid() }
 
 // needImage pulls an image for a pod if it is not on the node, or is to be pulled always, and
 // checks its user. The archive of a checkpoint is left to the service.
-func needImage(ctx context.Context, c *cri.Client, pod *runtimeapi.PodSandboxConfig, pc manifest.Container) error {
+func needImage(ctx context.Context, c *client.Client, pod *runtimeapi.PodSandboxConfig, pc manifest.Container) error {
 	spec := &runtimeapi.ImageSpec{Image: pc.Config.GetImage().GetImage()}
 	name := pc.Config.GetMetadata().GetName()
 	if filepath.IsAbs(spec.GetImage()) { // the archive of a checkpoint, which names the image
@@ -358,7 +358,7 @@ func needImage(ctx context.Context, c *cri.Client, pod *runtimeapi.PodSandboxCon
 }
 
 // ended waits until a container has ended. It polls, because status is served from memory.
-func ended(ctx context.Context, c *cri.Client, id string) (*runtimeapi.ContainerStatus, error) {
+func ended(ctx context.Context, c *client.Client, id string) (*runtimeapi.ContainerStatus, error) {
 	t := time.NewTicker(20 * time.Millisecond)
 	defer t.Stop()
 	for {

@@ -15,12 +15,12 @@ import (
 
 	"golang.org/x/term"
 
-	"berth/internal/serve/cri"
+	"berth/api/client"
 )
 
 // podLogs prints the logs of all containers of a pod, one after the other, and with follow their
 // further lines and those of containers started later.
-func podLogs(ctx context.Context, c *cri.Client, pod object, opt logOptions) error {
+func podLogs(ctx context.Context, c *client.Client, pod object, opt logOptions) error {
 	all, err := objects(ctx, c, true)
 	if err != nil {
 		return err
@@ -54,13 +54,13 @@ func podLogs(ctx context.Context, c *cri.Client, pod object, opt logOptions) err
 		return errors.Join(errs...)
 	}
 	for _, err := range errs { // the others have one
-		fmt.Fprintln(opt.err, Visible(cri.Explain(err).Error()))
+		fmt.Fprintln(opt.err, Visible(client.Explain(err).Error()))
 	}
 	return nil
 }
 
 type podFollower struct {
-	client *cri.Client
+	client *client.Client
 	pod    object
 	opt    logOptions
 	tags   *tags
@@ -93,7 +93,7 @@ func (f *podFollower) run(ctx context.Context, all []object) error {
 				away = ""
 				break
 			}
-			if text := cri.Explain(err).Error(); text != away && ctx.Err() == nil {
+			if text := client.Explain(err).Error(); text != away && ctx.Err() == nil {
 				away = text
 				f.say(fmt.Errorf("%s; trying again", text))
 			}
@@ -209,7 +209,7 @@ func (f *podFollower) aliveNow(id string) bool {
 func (f *podFollower) say(err error) {
 	f.tags.mu.Lock()
 	defer f.tags.mu.Unlock()
-	fmt.Fprintln(f.opt.err, Visible(cri.Explain(err).Error()))
+	fmt.Fprintln(f.opt.err, Visible(client.Explain(err).Error()))
 }
 
 // tags puts the names of containers before their lines.

@@ -17,11 +17,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/serve/cri"
+	"berth/api/client"
 )
 
 type prober struct {
-	client *cri.Client
+	client *client.Client
 	id     string // of the container
 	ip     string // of the pod
 	probe  *corev1.Probe
@@ -87,7 +87,7 @@ func (p *prober) exec(ctx context.Context, command []string) error {
 		Timeout:     int64(p.probe.TimeoutSeconds),
 	})
 	if err != nil {
-		return cri.Explain(err)
+		return client.Explain(err)
 	}
 	if resp.GetExitCode() != 0 {
 		const enough = 200 // of the command's output

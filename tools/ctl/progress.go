@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/term"
 
-	"berth/internal/images/image"
-	"berth/internal/serve/cri"
+	berthv1 "berth/api/berth/v1"
+	"berth/api/client"
 )
 
 // stage is how far something has come.
@@ -33,24 +33,18 @@ func progress(what string) (done func()) {
 // pullProgress shows on a terminal how much of an image was pulled, until the function that it
 // returns is called. If a service cannot tell, such as an earlier version, only the bytes are
 // missing.
-func pullProgress(ctx context.Context, c *cri.Client, ref string) (done func()) {
+func pullProgress(ctx context.Context, c *client.Client, ref string) (done func()) {
 	return showOnTerminal("pulling "+ref, asked(ctx, func(ctx context.Context) stage {
-		p, err := c.PullProgress(ctx, ref)
-		if err != nil {
-			return stage{}
-		}
-		return pulled(p)
+		resp, _ := c.Node.PullProgress(ctx, &berthv1.PullProgressRequest{Image: ref})
+		return pulled(resp.GetProgress())
 	}))
 }
 
 // importProgress is pullProgress for an archive.
-func importProgress(ctx context.Context, c *cri.Client, what, path string) (done func()) {
+func importProgress(ctx context.Context, c *client.Client, what, path string) (done func()) {
 	return showOnTerminal(what, asked(ctx, func(ctx context.Context) stage {
-		p, err := c.ImportProgress(ctx, path)
-		if err != nil {
-			return stage{}
-		}
-		return imported(p)
+		resp, _ := c.Node.ImportProgress(ctx, &berthv1.ImportProgressRequest{Path: path})
+		return imported(resp.GetProgress())
 	}))
 }
 
@@ -80,29 +74,29 @@ func asked(ctx context.Context, ask func(context.Context) stage) func(context.Co
 	}
 }
 
-func pulled(p *image.Progress) stage {
+func pulled(p *berthv1.Progress) stage {
 	switch {
-	case p == nil || p.Total <= 0:
+	case p.GetTotal() <= 0:
 		return stage{}
-	case p.Fetched >= p.Total:
-		return stage{p.Total, p.Total, size(uint64(p.Total)) + " are here, unpacking"}
+	case p.GetFetched() >= p.GetTotal():
+		return stage{p.GetTotal(), p.GetTotal(), amount(p.GetTotal()) + " are here, unpacking"}
 	}
-	return stage{p.Fetched, p.Total, fmt.Sprintf("%s, %d of %d blobs are complete", share(p), p.Complete, p.Blobs)}
+	return stage{p.GetFetched(), p.GetTotal(), fmt.Sprintf("%s, %d of %d blobs are complete", share(p.GetFetched(), p.GetTotal()), p.GetComplete(), p.GetBlobs())}
 }
 
-func imported(p *image.Progress) stage {
+func imported(p *berthv1.Progress) stage {
 	switch {
-	case p == nil || p.Total <= 0:
+	case p.GetTotal() <= 0:
 		return stage{}
-	case p.Fetched >= p.Total:
-		return stage{p.Total, p.Total, size(uint64(p.Total)) + " are read, unpacking"}
+	case p.GetFetched() >= p.GetTotal():
+		return stage{p.GetTotal(), p.GetTotal(), amount(p.GetTotal()) + " are read, unpacking"}
 	}
-	return stage{p.Fetched, p.Total, share(p)}
+	return stage{p.GetFetched(), p.GetTotal(), share(p.GetFetched(), p.GetTotal())}
 }
 
-// share is how much of the bytes is here.
-func share(p *image.Progress) string {
-	return fmt.Sprintf("%s of %s (%d%%)", size(uint64(max(p.Fetched, 0))), size(uint64(p.Total)), p.Fetched*100/p.Total)
+// share describes how many of the bytes are here.
+func share(fetched, total int64) string {
+	return fmt.Sprintf("%s of %s (%d%%)", amount(fetched), amount(total), fetched*100/total)
 }
 
 // The narrowest useful bar, and the widest.

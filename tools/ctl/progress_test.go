@@ -10,24 +10,24 @@ import (
 	"testing/synctest"
 	"time"
 
-	"berth/internal/images/image"
+	berthv1 "berth/api/berth/v1"
 )
 
 func TestPullsAndImportsAreShownInBytes(t *testing.T) {
 	const mib = 1 << 20
 	for _, tt := range []struct {
-		p          *image.Progress
+		p          *berthv1.Progress
 		pull, load stage
 	}{
 		{},
-		{p: &image.Progress{}}, // the manifest has not come
+		{p: &berthv1.Progress{}}, // the manifest has not come
 		{
-			p:    &image.Progress{Total: 40 * mib, Fetched: 10 * mib, Blobs: 5, Complete: 2},
+			p:    &berthv1.Progress{Total: 40 * mib, Fetched: 10 * mib, Blobs: 5, Complete: 2},
 			pull: stage{10 * mib, 40 * mib, "10 MiB of 40 MiB (25%), 2 of 5 blobs are complete"},
 			load: stage{10 * mib, 40 * mib, "10 MiB of 40 MiB (25%)"},
 		},
 		{
-			p:    &image.Progress{Total: 40 * mib, Fetched: 40 * mib, Blobs: 5, Complete: 5},
+			p:    &berthv1.Progress{Total: 40 * mib, Fetched: 40 * mib, Blobs: 5, Complete: 5},
 			pull: stage{40 * mib, 40 * mib, "40 MiB are here, unpacking"},
 			load: stage{40 * mib, 40 * mib, "40 MiB are read, unpacking"},
 		},

@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"berth/internal/images/image"
-	"berth/internal/serve/cri"
+	berthv1 "berth/api/berth/v1"
+	"berth/api/client"
 )
 
 func (a *app) pullsCommand() *cobra.Command {
@@ -35,7 +35,7 @@ func (a *app) pullsCommand() *cobra.Command {
 		if interval < 100*time.Millisecond {
 			return fmt.Errorf("--interval %s is less than 100ms", interval)
 		}
-		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
 			if !watch {
 				return a.pulls(ctx, cmd.OutOrStdout(), c)
 			}
@@ -62,7 +62,7 @@ func (a *app) pullsCommand() *cobra.Command {
 }
 
 // redraw replaces the content of a terminal by the list of transfers.
-func (a *app) redraw(ctx context.Context, w io.Writer, c *cri.Client) error {
+func (a *app) redraw(ctx context.Context, w io.Writer, c *client.Client) error {
 	var b bytes.Buffer
 	if err := a.pulls(ctx, &b, c); err != nil {
 		return err
@@ -72,53 +72,53 @@ func (a *app) redraw(ctx context.Context, w io.Writer, c *cri.Client) error {
 	return err
 }
 
-func (a *app) pulls(ctx context.Context, out io.Writer, c *cri.Client) error {
-	list, err := c.Transfers(ctx)
+func (a *app) pulls(ctx context.Context, out io.Writer, c *client.Client) error {
+	resp, err := c.Node.Transfers(ctx, &berthv1.TransfersRequest{})
 	if err != nil {
 		return err
 	}
-	return a.print(out, list, func(w *tabwriter.Writer) {
+	return a.print(out, documents(resp.GetTransfers()), func(w *tabwriter.Writer) {
 		fmt.Fprintln(w, "IMAGE\tKIND\tSTATE\tHERE\tBLOBS\tBEGAN\tFOR")
-		for _, t := range list {
+		for _, t := range resp.GetTransfers() {
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
-				oneLine(t.Image),
-				t.Kind,
+				oneLine(t.GetImage()),
+				t.GetKind(),
 				transferState(t),
 				here(t),
 				blobs(t),
-				age(nanoseconds(t.Since)),
-				waiters(t.Waiters))
+				age(t.GetSince().AsTime().UnixNano()),
+				waiters(t.GetWaiters()))
 		}
 	})
 }
 
 // transferState describes the activity of a transfer, for a table.
-func transferState(t image.Transfer) string {
+func transferState(t *berthv1.Transfer) string {
 	switch {
-	case t.Archive != "":
-		return "waits for " + oneLine(t.Archive)
-	case t.Unpacking > 0:
-		return fmt.Sprintf("%s, %d unpacking", t.State, t.Unpacking)
+	case t.GetArchive() != "":
+		return "waits for " + oneLine(t.GetArchive())
+	case t.GetUnpacking() > 0:
+		return fmt.Sprintf("%s, %d unpacking", t.GetState(), t.GetUnpacking())
 	}
-	return t.State
+	return t.GetState()
 }
 
 // here describes how much of a transfer is on the node.
-func here(t image.Transfer) string {
+func here(t *berthv1.Transfer) string {
 	switch {
-	case t.Problem != "":
-		return oneLine(t.Problem)
-	case t.Total <= 0:
+	case t.GetProblem() != "":
+		return oneLine(t.GetProblem())
+	case t.GetTotal() <= 0:
 		return "-"
 	}
-	return share(&t.Progress)
+	return share(t.GetFetched(), t.GetTotal())
 }
 
-func blobs(t image.Transfer) string {
-	if t.Blobs == 0 {
+func blobs(t *berthv1.Transfer) string {
+	if t.GetBlobs() == 0 {
 		return "-"
 	}
-	return fmt.Sprintf("%d of %d", t.Complete, t.Blobs)
+	return fmt.Sprintf("%d of %d", t.GetComplete(), t.GetBlobs())
 }
 
 // waiters names the waiting pods. A client that is not a kubelet does not name the pod for which it

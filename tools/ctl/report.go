@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/serve/cri"
+	"berth/api/client"
 	"berth/tools/page"
 )
 
@@ -53,7 +53,7 @@ func (a *app) reportCommand() *cobra.Command {
 		if _, err := os.Lstat(path); err == nil && path != "-" && !force {
 			return fmt.Errorf("%s is there; choose another name, or write over it with --force", path)
 		}
-		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
 			m, err := newCollector(c, since).model(ctx)
 			if err != nil {
 				return err

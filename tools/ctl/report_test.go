@@ -35,7 +35,7 @@ func withHistory() *fake {
 	c.Crash(e, e, 1, "the last line")
 	f.records = s.Records()
 	f.addPod(p.ID, "default", "web")
-	f.lanes[0]["id"] = c.ID
+	f.lanes[0].Id = c.ID
 	f.stats = []*runtimeapi.ContainerStats{}
 	return f
 }

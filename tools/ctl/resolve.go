@@ -12,7 +12,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/serve/cri"
+	"berth/api/client"
 )
 
 // object is a container or a pod that a person may name.
@@ -45,7 +45,7 @@ func (o object) kind() string {
 // may also be named POD/NAME or NAMESPACE/POD/NAME, and a pod NAMESPACE/NAME. Of several attempts
 // of one container or pod, the name means the latest. Where pods are not asked for, a pod stands
 // for its container, if it has one alone, or one alone that runs.
-func resolve(ctx context.Context, c *cri.Client, what string, pods, containers bool) (object, error) {
+func resolve(ctx context.Context, c *client.Client, what string, pods, containers bool) (object, error) {
 	if what == "" {
 		return object{}, errors.New("the name or ID is empty")
 	}
@@ -57,7 +57,7 @@ func resolve(ctx context.Context, c *cri.Client, what string, pods, containers b
 }
 
 // resolveIn finds a container by its name, or by the name of its pod and its own.
-func resolveIn(ctx context.Context, c *cri.Client, what, container string) (object, error) {
+func resolveIn(ctx context.Context, c *client.Client, what, container string) (object, error) {
 	if container == "" {
 		return resolve(ctx, c, what, false, true)
 	}
@@ -78,7 +78,7 @@ func resolveIn(ctx context.Context, c *cri.Client, what, container string) (obje
 }
 
 // objects lists the pods, and the containers if they are wanted, too.
-func objects(ctx context.Context, c *cri.Client, containers bool) ([]object, error) {
+func objects(ctx context.Context, c *client.Client, containers bool) ([]object, error) {
 	sandboxes, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
 		return nil, err

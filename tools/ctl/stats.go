@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/serve/cri"
+	"berth/api/client"
 )
 
 func (a *app) statsCommand() *cobra.Command {
@@ -27,7 +27,7 @@ func (a *app) statsCommand() *cobra.Command {
 		ValidArgsFunction: a.complete(pods, containers, running),
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
 			ids := map[string]bool{}
 			for _, arg := range args {
 				o, err := resolve(ctx, c, arg, true, true)
@@ -61,7 +61,7 @@ func (u containerUsage) disk() uint64 { return u.stats.GetWritableLayer().GetUse
 
 // usages asks for the resource use of running containers. ids are the selected containers and pods;
 // empty for all.
-func usages(ctx context.Context, c *cri.Client, ids map[string]bool) ([]containerUsage, error) {
+func usages(ctx context.Context, c *client.Client, ids map[string]bool) ([]containerUsage, error) {
 	resp, err := c.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{})
 	if err != nil {
 		return nil, err

@@ -21,9 +21,9 @@ import (
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/base/lane"
+	berthv1 "berth/api/berth/v1"
+	"berth/api/client"
 	"berth/internal/base/version"
-	"berth/internal/serve/cri"
 )
 
 func (a *app) statusCommand() *cobra.Command {
@@ -36,7 +36,7 @@ func (a *app) statusCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
 			st, err := c.RuntimeServiceClient.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
 			if err != nil {
 				return err
@@ -67,10 +67,11 @@ type statusReport struct {
 	Pods       map[string]int  `json:"pods,omitempty"`       // by state
 	Containers map[string]int  `json:"containers,omitempty"` // by state
 	Images     *imageCount     `json:"images,omitempty"`
-	Lanes      []lane.Lane     `json:"lanes,omitempty"` // those that are held
+	Lanes      []document      `json:"lanes,omitempty"` // those in held
 	Unknown    []string        `json:"unknown,omitempty"`
 
 	service *runtimeapi.VersionResponse
+	held    []*berthv1.Lane
 }
 
 type imageCount struct {
@@ -94,7 +95,7 @@ func (r *statusReport) MarshalJSON() ([]byte, error) {
 
 // report asks for everything at once. Questions without an answer are named in Unknown, and not
 // taken for empty ones.
-func report(ctx context.Context, c *cri.Client, endpoint string, st *runtimeapi.StatusResponse) (*statusReport, error) {
+func report(ctx context.Context, c *client.Client, endpoint string, st *runtimeapi.StatusResponse) (*statusReport, error) {
 	b, err := marshal(st)
 	if err != nil {
 		return nil, err
@@ -155,8 +156,9 @@ func report(ctx context.Context, c *cri.Client, endpoint string, st *runtimeapi.
 			return err
 		}},
 		{"what is held", func() (err error) {
-			r.Lanes, err = held(ctx, c)
-			if cri.IsUnimplemented(err) { // it is another runtime
+			r.held, err = held(ctx, c)
+			r.Lanes = documents(r.held)
+			if client.IsUnimplemented(err) { // it is another runtime
 				return nil
 			}
 			return err
@@ -170,23 +172,18 @@ func report(ctx context.Context, c *cri.Client, endpoint string, st *runtimeapi.
 	wg.Wait()
 	for i, q := range questions {
 		if errs[i] != nil {
-			r.Unknown = append(r.Unknown, q.what+": "+cri.Explain(errs[i]).Error())
+			r.Unknown = append(r.Unknown, q.what+": "+client.Explain(errs[i]).Error())
 		}
 	}
 	return r, nil
 }
 
 // held returns the lanes whose step failed or takes too long.
-func held(ctx context.Context, c *cri.Client) ([]lane.Lane, error) {
-	raw, err := c.Lanes(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var lanes []lane.Lane
-	if err := json.Unmarshal(raw, &lanes); err != nil {
-		return nil, err
-	}
-	return slices.DeleteFunc(lanes, func(l lane.Lane) bool { return l.Err == "" && l.State != "overdue" && l.State != "backing off" }), nil
+func held(ctx context.Context, c *client.Client) ([]*berthv1.Lane, error) {
+	resp, err := c.Node.Lanes(ctx, &berthv1.LanesRequest{})
+	return slices.DeleteFunc(resp.GetLanes(), func(l *berthv1.Lane) bool {
+		return l.GetError() == "" && l.GetState() != "overdue" && l.GetState() != "backing off"
+	}), err
 }
 
 // heldLines is how many of the lanes that are held are shown. `berth debug lanes` has all.
@@ -258,12 +255,12 @@ func (r *statusReport) table(w io.Writer, st *runtimeapi.StatusResponse) {
 	if r.Images != nil {
 		line("Images", strconv.Itoa(r.Images.Count), size(r.Images.Bytes))
 	}
-	for i, l := range r.Lanes {
+	for i, l := range r.held {
 		if i == heldLines {
-			line("Held", "...", fmt.Sprintf("%d more; `berth debug lanes` lists them", len(r.Lanes)-i))
+			line("Held", "...", fmt.Sprintf("%d more; `berth debug lanes` lists them", len(r.held)-i))
 			break
 		}
-		line("Held", short(l.ID), explainLane(l))
+		line("Held", short(l.GetId()), explainLane(l))
 	}
 	for _, text := range r.Unknown {
 		line("Unknown", "", text)
@@ -320,7 +317,7 @@ func oneLine(s string) string {
 func (a *app) versionCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "version", Short: "Show the versions of this command and of the service", Args: cobra.NoArgs}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
 			v, err := c.RuntimeServiceClient.Version(ctx, &runtimeapi.VersionRequest{})
 			both := map[string]any{"client": version.String()}
 			if err == nil {
@@ -340,26 +337,22 @@ func (a *app) versionCommand() *cobra.Command {
 func (a *app) debugCommand() *cobra.Command {
 	lanes := &cobra.Command{Use: "lanes", Short: "List what is being settled or released, or waits to be tried again", Args: cobra.NoArgs}
 	lanes.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
-			raw, err := c.Lanes(ctx)
+		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+			resp, err := c.Node.Lanes(ctx, &berthv1.LanesRequest{})
 			if err != nil {
 				return err
 			}
-			var lanes []lane.Lane
-			if err := json.Unmarshal(raw, &lanes); err != nil {
-				return err
-			}
-			return a.print(cmd.OutOrStdout(), lanes, func(w *tabwriter.Writer) {
+			return a.print(cmd.OutOrStdout(), documents(resp.GetLanes()), func(w *tabwriter.Writer) {
 				fmt.Fprintln(w, "ID\tSTEP\tSTATE\tSINCE\tTRY\tWAITING\tERROR")
-				for _, l := range lanes {
-					fmt.Fprintf(w, "%s\t%v\t%s\t%s\t%d\t%d\t%s\n",
-						short(l.ID),
-						l.Head,
-						l.State,
-						age(l.Since.UnixNano()),
-						l.Tries,
-						l.Waiting,
-						oneLine(l.Err))
+				for _, l := range resp.GetLanes() {
+					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s\n",
+						short(l.GetId()),
+						l.GetHead(),
+						l.GetState(),
+						age(l.GetSince().AsTime().UnixNano()),
+						l.GetTries(),
+						l.GetWaiting(),
+						oneLine(l.GetError()))
 				}
 			})
 		})

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	berthv1 "berth/api/berth/v1"
 	"berth/internal/base/version"
 )
 
@@ -37,9 +38,9 @@ func TestStatusIsOneScreen(t *testing.T) {
 		"kernelWitnessExact": `true`,
 	}
 	for range 20 {
-		f.lanes = append(f.lanes, map[string]any{"id": "ct2", "state": "overdue", "since": "2026-01-02T03:04:05Z", "tries": 1, "head": "settle"})
+		f.lanes = append(f.lanes, &berthv1.Lane{Id: "ct2", State: "overdue", Tries: 1, Head: "settle"})
 	}
-	f.lanes = append(f.lanes, map[string]any{"id": "fine", "state": "in flight", "since": "2026-01-02T03:04:05Z", "tries": 1, "head": "settle"})
+	f.lanes = append(f.lanes, &berthv1.Lane{Id: "fine", State: "in flight", Tries: 1, Head: "settle"})
 	at := serveFake(t, f)
 	out, _ := run(at, "status")
 	plain := regexp.MustCompile(` +`).ReplaceAllString(out, " ")
@@ -88,8 +89,8 @@ func TestStatusIsOneScreen(t *testing.T) {
 // An error of several lines looked like several entries.
 func TestANewlineInAnErrorDoesNotBreakATable(t *testing.T) {
 	f := services()
-	f.lanes[0]["error"] = "umount\nbusy"
-	f.lanes[0]["id"] = "bbb222"
+	f.lanes[0].Error = "umount\nbusy"
+	f.lanes[0].Id = "bbb222"
 	out, _ := berth(t, serveFake(t, f), "debug", "lanes")
 	if says(t, "debug lanes", out, `"umount\nbusy"`); strings.Count(out, "\n") != 2 {
 		t.Errorf("got\n%s", out)

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/serve/cri"
+	"berth/api/client"
 	"berth/tools/manifest"
 )
 
@@ -34,7 +34,7 @@ func (a *app) stopCommand() *cobra.Command {
 			}
 			return timeout
 		}
-		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
 			return each(ctx, cmd.OutOrStdout(), args, func(arg string) error {
 				o, err := resolve(ctx, c, arg, true, true)
 				if err != nil {
@@ -72,7 +72,7 @@ func abandonedStop(o object, arg string) string {
 
 // stopPod stops the containers of a pod side by side, as the kubelet does, and then the pod. grace
 // returns the seconds until a container with these annotations is killed.
-func stopPod(ctx context.Context, c *cri.Client, id string, grace func(map[string]string) int64) error {
+func stopPod(ctx context.Context, c *client.Client, id string, grace func(map[string]string) int64) error {
 	list, err := c.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{PodSandboxId: id}})
 	if err != nil {
 		return err
@@ -104,7 +104,7 @@ func each(ctx context.Context, w io.Writer, args []string, f func(string) error)
 			break
 		}
 		if err := f(arg); err != nil {
-			errs = append(errs, cri.Explain(err))
+			errs = append(errs, client.Explain(err))
 			continue
 		}
 		fmt.Fprintln(w, arg)
@@ -120,7 +120,7 @@ func (a *app) rmCommand() *cobra.Command {
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "remove all pods")
 	volumeDirFlag(cmd, &volumes)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
 			if all {
 				list, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 				if err != nil {
@@ -149,7 +149,7 @@ func (a *app) rmCommand() *cobra.Command {
 	return cmd
 }
 
-func removePod(ctx context.Context, c *cri.Client, o object, force bool, volumeDir string, w *waiter) error {
+func removePod(ctx context.Context, c *client.Client, o object, force bool, volumeDir string, w *waiter) error {
 	st, err := c.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: o.id})
 	if err != nil {
 		return err
@@ -167,7 +167,7 @@ func removePod(ctx context.Context, c *cri.Client, o object, force bool, volumeD
 	return removeVolumes(volumeDir, st.GetStatus().GetMetadata().GetUid())
 }
 
-func removeContainer(ctx context.Context, c *cri.Client, o object, force bool, w *waiter) error {
+func removeContainer(ctx context.Context, c *client.Client, o object, force bool, w *waiter) error {
 	st, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: o.id})
 	if err != nil {
 		return err

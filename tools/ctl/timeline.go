@@ -5,7 +5,6 @@ package ctl
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,9 +12,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"berth/internal/history/recorder"
-	"berth/internal/serve/cri"
+	berthv1 "berth/api/berth/v1"
+	"berth/api/client"
 )
 
 func (a *app) timelineCommand() *cobra.Command {
@@ -38,15 +38,15 @@ func (a *app) timelineCommand() *cobra.Command {
 	cmd.Flags().DurationVar(&since, "since", 0, "leave out what is older, such as 2h")
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on printing what happens")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
-			q := recorder.Query{Attempts: attempts}
+		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+			q := &berthv1.TimelineRequest{Attempts: attempts, Node: node}
 			if since > 0 {
-				q.Since = time.Now().Add(-since)
+				q.Since = timestamppb.New(time.Now().Add(-since))
 			}
 			if !node {
-				q.Of = args[0] // the service remembers the IDs and names of removed objects
-				if o, err := resolve(ctx, c, q.Of, true, true); err == nil {
-					q.Of = o.id
+				q.Id = args[0] // the service remembers the IDs and names of removed objects
+				if o, err := resolve(ctx, c, q.GetId(), true, true); err == nil {
+					q.Id = o.id
 				}
 			}
 			return a.timeline(ctx, c, cmd.OutOrStdout(), q, follow)
@@ -59,24 +59,20 @@ func (a *app) timelineCommand() *cobra.Command {
 const followEvery = 500 * time.Millisecond
 
 // timeline prints an answer, and with follow those that come after it, until ctx ends.
-func (a *app) timeline(ctx context.Context, c *cri.Client, w io.Writer, q recorder.Query, follow bool) error {
-	lines := timelineLines{w: w, node: q.Of == "", day: time.Now().Format(time.DateOnly)}
+func (a *app) timeline(ctx context.Context, c *client.Client, w io.Writer, q *berthv1.TimelineRequest, follow bool) error {
+	lines := timelineLines{w: w, node: q.GetNode(), day: time.Now().Format(time.DateOnly)}
 	for first := true; ; first = false {
-		raw, err := c.History(ctx, q)
+		h, err := c.Timeline(ctx, q)
 		if err != nil {
 			if follow && ctx.Err() != nil {
 				return nil
 			}
 			return err
 		}
-		var h cri.History
-		if err := json.Unmarshal(raw, &h); err != nil {
-			return err
-		}
 		switch {
 		case a.output != "table":
-			if first || len(h.Entries) > 0 {
-				err = a.document(w, raw)
+			if first || len(h.GetEntries()) > 0 {
+				err = a.print(w, h, nil)
 			}
 		default:
 			lines.print(h, first)
@@ -87,7 +83,7 @@ func (a *app) timeline(ctx context.Context, c *cri.Client, w io.Writer, q record
 			}
 			return err
 		}
-		q.Of, q.After = cmp.Or(h.ID, q.Of), max(q.After, h.Last)
+		q.Id, q.After = cmp.Or(h.GetId(), q.GetId()), max(q.GetAfter(), h.GetLast())
 		select {
 		case <-ctx.Done():
 			return nil
@@ -104,30 +100,31 @@ type timelineLines struct {
 	last time.Time // the instant of the line before
 }
 
-func (l *timelineLines) print(h cri.History, first bool) {
-	if first && h.ID != "" {
-		fmt.Fprintln(l.w, h.ID)
+func (l *timelineLines) print(h *berthv1.TimelineResponse, first bool) {
+	if first && h.GetId() != "" {
+		fmt.Fprintln(l.w, h.GetId())
 	}
-	for _, e := range h.Entries {
-		if day := e.At.Local().Format(time.DateOnly); day != l.day {
+	for _, e := range h.GetEntries() {
+		at := e.GetAt().AsTime()
+		if day := at.Local().Format(time.DateOnly); day != l.day {
 			l.day = day
 			fmt.Fprintln(l.w, day)
 		}
 		since := time.Duration(0)
 		if !l.last.IsZero() {
-			since = e.At.Sub(l.last)
+			since = at.Sub(l.last)
 		}
-		l.last = e.At
-		fmt.Fprintf(l.w, "%s  %10s  ", e.At.Local().Format("15:04:05.000000"), "+"+since.Round(time.Microsecond).String())
+		l.last = at
+		fmt.Fprintf(l.w, "%s  %10s  ", at.Local().Format("15:04:05.000000"), "+"+since.Round(time.Microsecond).String())
 		if about := l.about(h, e); about != "" {
 			fmt.Fprintf(l.w, "%s: ", about)
 		}
-		fmt.Fprint(l.w, e.What)
-		if e.Detail != "" {
-			fmt.Fprintf(l.w, "  (%s)", oneLine(e.Detail))
+		fmt.Fprint(l.w, e.GetWhat())
+		if e.GetDetail() != "" {
+			fmt.Fprintf(l.w, "  (%s)", oneLine(e.GetDetail()))
 		}
-		if e.Err != "" {
-			fmt.Fprintf(l.w, "  ERROR %s", oneLine(e.Err))
+		if e.GetError() != "" {
+			fmt.Fprintf(l.w, "  ERROR %s", oneLine(e.GetError()))
 		}
 		fmt.Fprintln(l.w)
 	}
@@ -135,24 +132,24 @@ func (l *timelineLines) print(h cri.History, first bool) {
 
 // about names the object of an entry if it differs from the requested one: a container of the pod
 // by its name, an object of the node by its whole name, and one without a name by its ID.
-func (l *timelineLines) about(h cri.History, e recorder.Entry) string {
+func (l *timelineLines) about(h *berthv1.TimelineResponse, e *berthv1.Entry) string {
 	switch {
-	case e.ID == h.ID:
+	case e.GetId() == h.GetId():
 		return ""
 	case l.node:
-		return cmp.Or(e.Name, short(e.ID))
-	case e.Name == "":
-		return short(e.ID)
-	case e.Name == h.Name:
-		return "attempt " + short(e.ID)
+		return cmp.Or(e.GetName(), short(e.GetId()))
+	case e.GetName() == "":
+		return short(e.GetId())
+	case e.GetName() == h.GetName():
+		return "attempt " + short(e.GetId())
 	}
-	return strings.TrimPrefix(e.Name, h.Name+"/")
+	return strings.TrimPrefix(e.GetName(), h.GetName()+"/")
 }
 
 // now prints the pending work.
-func (l *timelineLines) now(h cri.History) {
-	if h.Lane != nil {
-		fmt.Fprintln(l.w, "now: "+strings.ReplaceAll(explainLane(*h.Lane), h.ID, short(h.ID)))
+func (l *timelineLines) now(h *berthv1.TimelineResponse) {
+	if h.GetLane() != nil {
+		fmt.Fprintln(l.w, "now: "+strings.ReplaceAll(explainLane(h.GetLane()), h.GetId(), short(h.GetId())))
 	} else {
 		fmt.Fprintln(l.w, "now: nothing left to do")
 	}

@@ -7,26 +7,27 @@ import (
 	"testing"
 	"time"
 
-	"berth/internal/base/lane"
-	"berth/internal/history/recorder"
-	"berth/internal/history/why"
-	"berth/internal/serve/cri"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	berthv1 "berth/api/berth/v1"
 )
 
 // Each line says what it is about, and no ID is printed twice.
 func TestTheTimelineOfAPodNamesItsContainers(t *testing.T) {
 	at := time.Now().Truncate(time.Microsecond)
 	pod, app, old := strings.Repeat("a", 64), strings.Repeat("b", 64), strings.Repeat("c", 64)
-	h := cri.History{Answer: recorder.Answer{
-		ID:   pod,
+	after := func(d time.Duration) *timestamppb.Timestamp { return timestamppb.New(at.Add(d)) }
+	h := &berthv1.TimelineResponse{
+		Id:   pod,
 		Name: "default/web",
-		Entries: []recorder.Entry{
-			{At: at, ID: old, Name: "default/web", What: "record removed"},
-			{At: at.Add(time.Second), ID: pod, Name: "default/web", What: "sandbox READY", Detail: "took=1s"},
-			{At: at.Add(2 * time.Second), ID: app, Name: "default/web/app", What: "image not pulled", Err: "no such host"},
-			{At: at.Add(2 * time.Second), What: "berth started"},
+		Entries: []*berthv1.Entry{
+			{At: after(0), Id: old, Name: "default/web", What: "record removed"},
+			{At: after(time.Second), Id: pod, Name: "default/web", What: "sandbox READY", Detail: "took=1s"},
+			{At: after(2 * time.Second), Id: app, Name: "default/web/app", What: "image not pulled", Error: "no such host"},
+			{At: after(2 * time.Second), What: "berth started"},
 		},
-	}}
+	}
 	for node, want := range map[bool]string{
 		false: pod + "\n" +
 			"+0s  attempt ccccccccccccc: record removed\n" +
@@ -41,9 +42,9 @@ func TestTheTimelineOfAPodNamesItsContainers(t *testing.T) {
 			"now: nothing left to do\n",
 	} {
 		var out strings.Builder
-		asked := h
+		asked := proto.CloneOf(h)
 		if node {
-			asked.ID, asked.Name = "", ""
+			asked.Id, asked.Name = "", ""
 		}
 		l := timelineLines{w: &out, node: node, day: at.Local().Format(time.DateOnly)}
 		l.print(asked, true)
@@ -81,17 +82,15 @@ func TestTheTimelineIsOfOneThing(t *testing.T) {
 // What is said of a container that crashed: five sentences, and nothing that a log may contain
 // reaches the terminal as it is.
 func TestWhyIsSaidInSentences(t *testing.T) {
-	f := &fake{reason: cri.Reason{
-		Answer: why.Answer{
-			What:   "default/web/app (attempt 0) ended 3m ago with code 42, Error.",
-			Why:    "It ended by itself.",
-			Wrote:  []string{"one", "two", "three", "\x1b[31mfour"},
-			Before: "It is its 3rd crash in a row.",
-			Now:    "nothing runs",
-		},
-		Lane: &lane.Lane{State: "backing off", Tries: 2, Head: "release"},
+	f := &fake{reason: &berthv1.WhyResponse{
+		What:   "default/web/app (attempt 0) ended 3m ago with code 42, Error.",
+		Why:    "It ended by itself.",
+		Wrote:  []string{"one", "two", "three", "\x1b[31mfour"},
+		Before: "It is its 3rd crash in a row.",
+		Now:    "nothing runs",
+		Lane:   &berthv1.Lane{State: "backing off", Tries: 2, Head: "release"},
 	}}
-	f.reason.ID, f.reason.Lane.Err = strings.Repeat("c", 64), "delete task "+strings.Repeat("c", 64)
+	f.reason.Id, f.reason.Lane.Error = strings.Repeat("c", 64), "delete task "+strings.Repeat("c", 64)
 	out, err := run(serveFake(t, f), "why", "c1")
 	want := "default/web/app (attempt 0) ended 3m ago with code 42, Error.\n" +
 		"It ended by itself.\n" +

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"berth/internal/serve/cri"
+	"berth/api/client"
 )
 
 // The sequences of a terminal that top uses: the second screen without a cursor, and back.
@@ -98,7 +98,7 @@ func (a *app) topCommand() *cobra.Command {
 		if !ok || !term.IsTerminal(descriptor(out)) {
 			return errors.New("the standard output is not a terminal; use `berth stats`")
 		}
-		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
 			t, err := rawTerminal(cmd.InOrStdin())
 			if err != nil {
 				return err
@@ -114,7 +114,7 @@ func (a *app) topCommand() *cobra.Command {
 
 // top shows pages until a person quits.
 type top struct {
-	client   *cri.Client
+	client   *client.Client
 	in       *terminal
 	out      io.Writer
 	interval time.Duration

@@ -74,7 +74,7 @@ func TestTopSortsAndQuits(t *testing.T) {
 // A person who saw that something hung had to look up its name, and to type three commands.
 func TestTopGoesFromPodToContainerToTimelineToLog(t *testing.T) {
 	f := busy()
-	f.lanes[0]["id"] = "bbb222"
+	f.lanes[0].Id = "bbb222"
 	f.cts[1].LogPath = logFile(t, append(slices.Clone(sample), stampB+" stdout F \x1b[2Jgone")...)
 	at := serveFake(t, f)
 	p := sitDown(t, 200, 24)

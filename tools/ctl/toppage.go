@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -16,9 +15,8 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/base/lane"
-	"berth/internal/history/recorder"
-	"berth/internal/serve/cri"
+	berthv1 "berth/api/berth/v1"
+	"berth/api/client"
 )
 
 // pageKind is the kind of a page of top.
@@ -175,7 +173,7 @@ func (p *topPage) room(screen screenSize) int {
 func (p *topPage) draw(screen screenSize, now time.Time) string {
 	head := fmt.Sprintf("berth top - %s - %s", now.Format(time.TimeOnly), p.title())
 	if p.problem != nil {
-		head = "berth top - " + oneLine(cri.Explain(p.problem).Error())
+		head = "berth top - " + oneLine(client.Explain(p.problem).Error())
 	}
 	lines, chosen := []string{head}, -1
 	height := max(0, p.room(screen))
@@ -270,7 +268,7 @@ func (p *topPage) keys() string {
 }
 
 // ask asks the service for the content of the page.
-func (p *topPage) ask(ctx context.Context, c *cri.Client) (content, error) {
+func (p *topPage) ask(ctx context.Context, c *client.Client) (content, error) {
 	switch p.kind {
 	case timelinePage:
 		text, err := timelineText(ctx, c, p.of.id)
@@ -301,11 +299,11 @@ type around struct {
 	sandboxes []*runtimeapi.PodSandbox
 	cts       []*runtimeapi.Container
 	usage     map[string]containerUsage // by container
-	lanes     []lane.Lane
+	lanes     []*berthv1.Lane
 	ends      ends
 }
 
-func lookAround(ctx context.Context, c *cri.Client) (a around, err error) {
+func lookAround(ctx context.Context, c *client.Client) (a around, err error) {
 	if a.ends, err = endsOf(ctx, c); err != nil {
 		return a, err
 	}
@@ -321,13 +319,11 @@ func lookAround(ctx context.Context, c *cri.Client) (a around, err error) {
 	if err != nil {
 		return a, err
 	}
-	raw, err := c.Lanes(ctx)
-	switch {
-	case err == nil:
-		err = json.Unmarshal(raw, &a.lanes)
-	case cri.IsUnimplemented(err): // it is another runtime
+	lanes, err := c.Node.Lanes(ctx, &berthv1.LanesRequest{})
+	if client.IsUnimplemented(err) { // it is another runtime
 		err = nil
 	}
+	a.lanes = lanes.GetLanes()
 	a.sandboxes, a.cts, a.usage = sandboxes.GetItems(), slices.Clone(cts.GetContainers()), map[string]containerUsage{}
 	for _, st := range stats.GetStats() {
 		a.usage[st.GetAttributes().GetId()] = containerUsage{stats: st}
@@ -342,7 +338,7 @@ func lookAround(ctx context.Context, c *cri.Client) (a around, err error) {
 func (a around) waiting(ids ...string) string {
 	for _, l := range a.lanes {
 		for _, id := range ids {
-			if strings.HasPrefix(l.ID, id) {
+			if strings.HasPrefix(l.GetId(), id) {
 				return explainLane(l)
 			}
 		}
@@ -440,45 +436,41 @@ func (a around) containers(pod string) []row {
 }
 
 // timelineText explains the state of an object, its events, and its pending work.
-func timelineText(ctx context.Context, c *cri.Client, id string) ([]string, error) {
-	raw, err := c.History(ctx, recorder.Query{Of: id})
+func timelineText(ctx context.Context, c *client.Client, id string) ([]string, error) {
+	h, err := c.Node.Timeline(ctx, &berthv1.TimelineRequest{Id: id})
 	if err != nil {
-		return nil, err
-	}
-	var h cri.History
-	if err := json.Unmarshal(raw, &h); err != nil {
 		return nil, err
 	}
 	var text []string
 	day := ""
-	for _, e := range h.Entries {
-		at := e.At.Local()
+	for _, e := range h.GetEntries() {
+		at := e.GetAt().AsTime().Local()
 		if d := at.Format(time.DateOnly); d != day {
 			day = d
 			text = append(text, day)
 		}
-		line := at.Format("15:04:05.000") + "  " + e.What
-		if e.Detail != "" {
-			line += "  (" + oneLine(e.Detail) + ")"
+		line := at.Format("15:04:05.000") + "  " + e.GetWhat()
+		if e.GetDetail() != "" {
+			line += "  (" + oneLine(e.GetDetail()) + ")"
 		}
-		if e.Err != "" {
-			line += "  ERROR " + oneLine(e.Err)
+		if e.GetError() != "" {
+			line += "  ERROR " + oneLine(e.GetError())
 		}
 		text = append(text, line)
 	}
 	text = append(text, "")
-	if why, err := c.Why(ctx, id); err == nil { // another runtime has no answer
-		for _, s := range []string{why.What, why.Why, why.Before} {
+	if why, err := c.Node.Why(ctx, &berthv1.WhyRequest{Id: id}); err == nil { // another runtime has no answer
+		for _, s := range []string{why.GetWhat(), why.GetWhy(), why.GetBefore()} {
 			if s != "" {
 				text = append(text, oneLine(s))
 			}
 		}
-		if why.Now != "" {
-			text = append(text, "Now: "+oneLine(why.Now)+".")
+		if why.GetNow() != "" {
+			text = append(text, "Now: "+oneLine(why.GetNow())+".")
 		}
 	}
-	if h.Lane != nil {
-		text = append(text, "Waiting: "+explainLane(*h.Lane))
+	if h.GetLane() != nil {
+		text = append(text, "Waiting: "+explainLane(h.GetLane()))
 	}
 	return text, nil
 }
@@ -487,7 +479,7 @@ func timelineText(ctx context.Context, c *cri.Client, id string) ([]string, erro
 const logTail = 256 << 10
 
 // logText is the end of the log of a container.
-func logText(ctx context.Context, c *cri.Client, id string) ([]string, error) {
+func logText(ctx context.Context, c *client.Client, id string) ([]string, error) {
 	path, err := logPath(ctx, c, object{id: id, name: short(id)})
 	if err != nil {
 		return nil, err

@@ -15,7 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/serve/cri"
+	"berth/api/client"
 	"berth/tools/page"
 )
 
@@ -34,7 +34,7 @@ func (a *app) uiCommand() *cobra.Command {
 		if since <= 0 {
 			return fmt.Errorf("--since %s is not positive", since)
 		}
-		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
 			l, url, err := listenLocally(ctx, listen)
 			if err != nil {
 				return err

@@ -10,14 +10,33 @@ import (
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/images/image"
-	"berth/internal/serve/cri"
+	berthv1 "berth/api/berth/v1"
+	"berth/api/client"
 )
 
 // verified is the result for an image.
 type verified struct {
-	Image string       `json:"image"`
-	Parts []image.Part `json:"parts"`
+	Image string     `json:"image"`
+	Parts []document `json:"parts"`
+
+	parts []*berthv1.Part
+}
+
+// The outcomes of parts that the command tells apart.
+const (
+	partWhole   = "whole"
+	partWrong   = "wrong"
+	partUnknown = "unknown"
+)
+
+// verifyImage compares an image with what it was made from, and repairs it if repair is set.
+func verifyImage(ctx context.Context, c *client.Client, name string, repair bool) ([]*berthv1.Part, error) {
+	if repair {
+		resp, err := c.Control.RepairImage(ctx, &berthv1.RepairImageRequest{Image: name})
+		return resp.GetParts(), err
+	}
+	resp, err := c.Node.VerifyImage(ctx, &berthv1.VerifyImageRequest{Image: name})
+	return resp.GetParts(), err
 }
 
 // verifyCommand compares images on the disk with their content in the store, one after the other.
@@ -31,7 +50,7 @@ func (a *app) verifyCommand() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&repair, "repair", false, "unpack wrong layers again from what is on this node, and remove wrong blobs")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
 			if len(args) == 0 {
 				list, err := c.ListImages(ctx, &runtimeapi.ListImagesRequest{})
 				if err != nil {
@@ -45,14 +64,14 @@ func (a *app) verifyCommand() *cobra.Command {
 			wrong := 0
 			for n, arg := range args {
 				done := progress(fmt.Sprintf("verifying %s, %d of %d", arg, n+1, len(args)))
-				parts, err := c.VerifyImage(ctx, arg, repair)
+				parts, err := verifyImage(ctx, c, arg, repair)
 				done()
 				if err != nil {
 					return err
 				}
-				all = append(all, verified{arg, parts})
+				all = append(all, verified{arg, documents(parts), parts})
 				for _, p := range parts {
-					if p.Outcome == image.PartWrong || p.Outcome == image.PartUnknown {
+					if p.GetOutcome() == partWrong || p.GetOutcome() == partUnknown {
 						wrong++
 					}
 				}
@@ -77,13 +96,13 @@ func printVerified(w *tabwriter.Writer, all []verified) {
 	fmt.Fprintln(w, "IMAGE\tPART\tOUTCOME\tDETAIL")
 	for _, v := range all {
 		whole := 0
-		for _, p := range v.Parts {
-			if p.Outcome == image.PartWhole {
+		for _, p := range v.parts {
+			if p.GetOutcome() == partWhole {
 				whole++
 				continue
 			}
-			fmt.Fprintf(w, "%s\t%s %s\t%s\t%s\n", Visible(v.Image), p.Kind, short(p.ID), p.Outcome, Visible(p.Detail))
+			fmt.Fprintf(w, "%s\t%s %s\t%s\t%s\n", Visible(v.Image), p.GetKind(), short(p.GetId()), p.GetOutcome(), Visible(p.GetDetail()))
 		}
-		fmt.Fprintf(w, "%s\t%d of %d\t%s\t\n", Visible(v.Image), whole, len(v.Parts), image.PartWhole)
+		fmt.Fprintf(w, "%s\t%d of %d\t%s\t\n", Visible(v.Image), whole, len(v.parts), partWhole)
 	}
 }

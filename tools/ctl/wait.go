@@ -4,7 +4,6 @@ package ctl
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,10 +12,11 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/base/lane"
-	"berth/internal/serve/cri"
+	berthv1 "berth/api/berth/v1"
+	"berth/api/client"
 )
 
 const (
@@ -31,7 +31,7 @@ const (
 
 // waiter tells a person the cause of a delay of a call on an object.
 type waiter struct {
-	client      *cri.Client
+	client      *client.Client
 	object      object
 	out         io.Writer
 	after       time.Duration // how long it stays silent
@@ -80,17 +80,13 @@ func (w *waiter) look(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	raw, err := w.client.Lanes(ctx)
+	lanes, err := w.client.Node.Lanes(ctx, &berthv1.LanesRequest{})
 	if err != nil {
-		return "", err
-	}
-	var lanes []lane.Lane
-	if err := json.Unmarshal(raw, &lanes); err != nil {
 		return "", err
 	}
 	var lines []string
 	for _, u := range units {
-		own := slices.DeleteFunc(slices.Clone(lanes), func(l lane.Lane) bool { return !strings.HasPrefix(l.ID, u.id) })
+		own := slices.DeleteFunc(slices.Clone(lanes.GetLanes()), func(l *berthv1.Lane) bool { return !strings.HasPrefix(l.GetId(), u.id) })
 		switch {
 		case len(own) > 0:
 			for _, l := range own {
@@ -139,19 +135,19 @@ func (w *waiter) units(ctx context.Context) ([]unitText, error) {
 }
 
 // explainLane describes the state of a lane, and the error of its last attempt.
-func explainLane(l lane.Lane) string {
-	at := func(t time.Time) string { return t.Local().Format(time.TimeOnly) }
+func explainLane(l *berthv1.Lane) string {
+	at := func(t *timestamppb.Timestamp) string { return t.AsTime().Local().Format(time.TimeOnly) }
 	var text string
 	switch {
-	case l.State == "backing off":
-		text = fmt.Sprintf("attempt %d to %v failed, the next one is at %s", l.Tries, l.Head, at(l.Until))
-	case l.Tries == 0:
-		text = fmt.Sprintf("the first attempt to %v is about to begin", l.Head)
+	case l.GetState() == "backing off":
+		text = fmt.Sprintf("attempt %d to %s failed, the next one is at %s", l.GetTries(), l.GetHead(), at(l.GetUntil()))
+	case l.GetTries() == 0:
+		text = fmt.Sprintf("the first attempt to %s is about to begin", l.GetHead())
 	default:
-		text = fmt.Sprintf("attempt %d to %v goes on since %s", l.Tries, l.Head, at(l.Since))
+		text = fmt.Sprintf("attempt %d to %s goes on since %s", l.GetTries(), l.GetHead(), at(l.GetSince()))
 	}
-	if l.Err != "" {
-		text += "; last error: " + oneLine(l.Err)
+	if l.GetError() != "" {
+		text += "; last error: " + oneLine(l.GetError())
 	}
 	return text
 }

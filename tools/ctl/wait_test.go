@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"berth/internal/serve/cri"
+	"berth/api/client"
 )
 
 // lines is what a command has written so far.
@@ -62,7 +62,7 @@ func begin(ctx context.Context, endpoint string, args ...string) (out *lines, do
 func stuck() *fake {
 	f := services()
 	f.hold = make(chan struct{})
-	f.lanes[0]["id"] = "bbc333"
+	f.lanes[0].Id = "bbc333"
 	return f
 }
 
@@ -113,7 +113,7 @@ func TestCtrlCLeavesTheRemovalGoingOn(t *testing.T) {
 			t.Errorf("%v: exit code %d, %v", c.args, ExitCode(err), err)
 			continue
 		}
-		says(t, strings.Join(c.args, " "), cri.Explain(err).Error(), "interrupted: ", c.want)
+		says(t, strings.Join(c.args, " "), client.Explain(err).Error(), "interrupted: ", c.want)
 		f.mu.Lock()
 		if slices.Contains(f.calls, "remove bbb222") {
 			t.Errorf("%v went on to the next argument: %q", c.args, f.calls)

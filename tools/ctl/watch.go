@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/serve/cri"
+	"berth/api/client"
 	"berth/tools/manifest"
 )
 
@@ -96,7 +96,7 @@ func (p *player) watchOne(ctx context.Context, pc manifest.Container, ct played)
 			}
 			if before != "" {
 				if _, err := p.client.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: before}); err != nil {
-					p.say("container %s: an earlier attempt is left: %v\n", ct.name, cri.Explain(err))
+					p.say("container %s: an earlier attempt is left: %v\n", ct.name, client.Explain(err))
 				}
 				before = ""
 			}
@@ -106,7 +106,7 @@ func (p *player) watchOne(ctx context.Context, pc manifest.Container, ct played)
 				if err := p.gone(ctx, err); err != nil {
 					return 0, err
 				}
-				p.say("%v\n", cri.Explain(err))
+				p.say("%v\n", client.Explain(err))
 				attempt++
 				continue
 			}
@@ -143,7 +143,7 @@ func (p *player) probe(ctx context.Context, pc manifest.Container, ct played) <-
 			p.say("container %s  %s: its %s probe fails and it is stopped: %v\n", short(ct.id), ct.name, what, why)
 			stopped = true
 			if _, err := p.client.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: ct.id, Timeout: p.plan.Grace}); err != nil && ctx.Err() == nil {
-				p.say("container %s: %v\n", ct.name, cri.Explain(err))
+				p.say("container %s: %v\n", ct.name, client.Explain(err))
 			}
 		}
 		if pc.Probes.Startup != nil {

@@ -16,7 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/serve/cri"
+	"berth/api/client"
 	"berth/tools/manifest"
 )
 
@@ -72,7 +72,7 @@ func watched(t *testing.T, spec string) (*player, *direct, *lines) {
 	d := &direct{f: newFake(), healthy: func() bool { return true }}
 	d.f.addPod("pod0", "default", "p")
 	out := &lines{}
-	return &player{client: &cri.Client{RuntimeServiceClient: d}, plan: plan, out: out, pod: "pod0", watched: true}, d, out
+	return &player{client: &client.Client{RuntimeServiceClient: d}, plan: plan, out: out, pod: "pod0", watched: true}, d, out
 }
 
 // watch starts app and watches it.
@@ -130,7 +130,7 @@ func TestWatchEndsWithThePod(t *testing.T) {
 		p, d, _ := watched(t, "  containers: [{name: app, image: a}]\n")
 		d.f.ends["app"] = 1
 		d.f.pods[0].State = runtimeapi.PodSandboxState_SANDBOX_NOTREADY
-		p.client = &cri.Client{RuntimeServiceClient: &refusing{direct: d, after: 1}}
+		p.client = &client.Client{RuntimeServiceClient: &refusing{direct: d, after: 1}}
 		_, err := p.startAndWatch(t, t.Context())
 		says(t, "the error", fmt.Sprint(err), "pod p has ended")
 	})

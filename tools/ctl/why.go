@@ -11,7 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth/internal/serve/cri"
+	berthv1 "berth/api/berth/v1"
+	"berth/api/client"
 )
 
 // whyLines is how many of the last lines of a log are shown.
@@ -27,12 +28,12 @@ func (a *app) whyCommand() *cobra.Command {
 		ValidArgsFunction: a.complete(pods, containers, one),
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return a.client(cmd, func(ctx context.Context, c *cri.Client) error {
+		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
 			of := args[0] // the service remembers the IDs and names of removed objects
 			if o, err := resolve(ctx, c, of, true, true); err == nil {
 				of = o.id
 			}
-			r, err := c.Why(ctx, of)
+			r, err := c.Node.Why(ctx, &berthv1.WhyRequest{Id: of})
 			if err != nil {
 				return err
 			}
@@ -42,24 +43,24 @@ func (a *app) whyCommand() *cobra.Command {
 	return cmd
 }
 
-func printWhy(w io.Writer, r cri.Reason) {
-	fmt.Fprintln(w, oneLine(r.What))
-	if r.Why != "" {
-		fmt.Fprintln(w, oneLine(r.Why))
+func printWhy(w io.Writer, r *berthv1.WhyResponse) {
+	fmt.Fprintln(w, oneLine(r.GetWhat()))
+	if r.GetWhy() != "" {
+		fmt.Fprintln(w, oneLine(r.GetWhy()))
 	}
-	if lines := r.Wrote[max(0, len(r.Wrote)-whyLines):]; len(lines) > 0 {
+	if lines := r.GetWrote()[max(0, len(r.GetWrote())-whyLines):]; len(lines) > 0 {
 		fmt.Fprintln(w, "It wrote last:")
 		for _, l := range lines {
 			fmt.Fprintln(w, "    "+oneLine(l))
 		}
 	}
-	if r.Before != "" {
-		fmt.Fprintln(w, r.Before)
+	if r.GetBefore() != "" {
+		fmt.Fprintln(w, r.GetBefore())
 	}
-	if r.Now != "" {
-		fmt.Fprintln(w, "Now: "+r.Now+".")
+	if r.GetNow() != "" {
+		fmt.Fprintln(w, "Now: "+r.GetNow()+".")
 	}
-	if r.Lane != nil {
-		fmt.Fprintln(w, "Waiting: "+strings.ReplaceAll(explainLane(*r.Lane), r.ID, short(r.ID)))
+	if r.GetLane() != nil {
+		fmt.Fprintln(w, "Waiting: "+strings.ReplaceAll(explainLane(r.GetLane()), r.GetId(), short(r.GetId())))
 	}
 }

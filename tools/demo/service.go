@@ -17,8 +17,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"berth/api/client"
 	"berth/internal/host/network"
-	"berth/internal/serve/cri"
 )
 
 // The bridge and subnet differ from those of a berth that may already serve on this host.
@@ -28,7 +28,7 @@ const (
 )
 
 type service struct {
-	*cri.Client
+	*client.Client
 	Options
 	dir, address string
 
@@ -94,7 +94,7 @@ func start(ctx context.Context, o Options, dir string) (*service, error) {
 		}
 	}
 	fmt.Fprintf(o.Out, "berth serves CRI, containerd inside, ready in %s\n", time.Since(began).Round(time.Millisecond))
-	if s.Client, err = cri.Dial(s.address); err != nil {
+	if s.Client, err = client.Dial(s.address); err != nil {
 		return nil, errors.Join(err, s.stop())
 	}
 	return s, nil

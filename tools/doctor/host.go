@@ -22,8 +22,8 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/api/client"
 	"berth/internal/base/config"
-	"berth/internal/serve/cri"
 )
 
 // FS describes a file system.
@@ -140,14 +140,14 @@ func askStatus(ctx context.Context, endpoint string) (*runtimeapi.StatusResponse
 	if err := reach(ctx, endpoint); err != nil {
 		return nil, err
 	}
-	c, err := cri.Dial(endpoint)
+	c, err := client.Dial(endpoint)
 	if err != nil {
 		return nil, err
 	}
 	defer c.Close()
 	st, err := c.RuntimeServiceClient.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
 	if err != nil {
-		return nil, cri.Explain(err)
+		return nil, client.Explain(err)
 	}
 	return st, nil
 }
@@ -158,17 +158,17 @@ func askCRI(ctx context.Context, socket string) (string, error) {
 	if err := reach(ctx, socket); err != nil {
 		return "", err
 	}
-	c, err := cri.Dial(socket)
+	c, err := client.Dial(socket)
 	if err != nil {
 		return "", err
 	}
 	defer c.Close()
 	v, err := c.RuntimeServiceClient.Version(ctx, &runtimeapi.VersionRequest{})
 	switch {
-	case cri.IsUnimplemented(err):
+	case client.IsUnimplemented(err):
 		return "", errNoCRI
 	case err != nil:
-		return "", cri.Explain(err)
+		return "", client.Explain(err)
 	}
 	return v.GetRuntimeName() + " " + v.GetRuntimeVersion(), nil
 }

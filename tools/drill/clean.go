@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/serve/cri"
+	"berth/api/client"
 )
 
 // remove removes a pod of this drill with its container.
@@ -79,7 +79,7 @@ func (d *drill) cleanPods(ctx context.Context, say func(string, ...any)) {
 	for _, p := range d.cutOff {
 		_, err := d.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: p})
 		if ctx.Err() != nil { // any other answer means that the call is over
-			say("the pod %s, perhaps, which berth pods lists in the namespace %s and berth rm -f removes: %v", p.GetMetadata().GetName(), namespace, cri.Explain(err))
+			say("the pod %s, perhaps, which berth pods lists in the namespace %s and berth rm -f removes: %v", p.GetMetadata().GetName(), namespace, client.Explain(err))
 			return
 		}
 	}
@@ -88,7 +88,7 @@ func (d *drill) cleanPods(ctx context.Context, say func(string, ...any)) {
 	for {
 		pods, err := d.drills(ctx, d.name)
 		if err != nil {
-			say("pods, perhaps, which berth pods lists in the namespace %s and berth rm -f removes: %v", namespace, cri.Explain(err))
+			say("pods, perhaps, which berth pods lists in the namespace %s and berth rm -f removes: %v", namespace, client.Explain(err))
 			return
 		}
 		if len(pods) == 0 {
@@ -125,7 +125,7 @@ func (d *drill) cleanImage(ctx context.Context, say func(string, ...any)) {
 	if err == nil {
 		say("the image %s, which berth images rm %s removes", d.image, d.image)
 	} else {
-		say("the image %s, perhaps, which berth images rm %s removes: %v", d.image, d.image, cri.Explain(err))
+		say("the image %s, perhaps, which berth images rm %s removes: %v", d.image, d.image, client.Explain(err))
 	}
 }
 

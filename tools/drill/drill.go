@@ -15,7 +15,8 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/serve/cri"
+	berthv1 "berth/api/berth/v1"
+	"berth/api/client"
 )
 
 // Image is the name of the image that a drill imports.
@@ -91,7 +92,7 @@ func (r Result) Failed() (n int) {
 }
 
 type drill struct {
-	*cri.Client
+	*client.Client
 	o       Options
 	name    string // of the drill, in labels, of its directory and its cgroup
 	dir     string
@@ -112,7 +113,7 @@ type drill struct {
 // Run drills the berth behind c. It returns an error if the drill could not begin; the result lists
 // the remains even then. Once ctx ends it stops breaking things and cleans up, which takes 15
 // seconds at most.
-func Run(ctx context.Context, c *cri.Client, o Options) (Result, error) {
+func Run(ctx context.Context, c *client.Client, o Options) (Result, error) {
 	began := time.Now()
 	d := &drill{Client: c, o: o, name: fmt.Sprintf("berthdrill%d", os.Getpid())}
 	// and some in reserve
@@ -142,7 +143,7 @@ func (d *drill) prepare(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ask berth for its version: %w", err)
 	}
-	if _, err := d.Lanes(ctx); cri.IsUnimplemented(err) { // the name may belong to another runtime
+	if _, err := d.Node.Lanes(ctx, &berthv1.LanesRequest{}); client.IsUnimplemented(err) { // the name may belong to another runtime
 		return fmt.Errorf("the runtime that answers is %s, and a drill is for berth", v.GetRuntimeName())
 	}
 	d.sweep(ctx)
@@ -214,7 +215,7 @@ func (d *drill) prepareImage(ctx context.Context) error {
 		return fmt.Errorf("make the image of the canary: %w", err)
 	}
 	d.ours = true
-	if _, err := d.Import(ctx, path, ""); err != nil {
+	if _, err := d.Control.ImportImages(ctx, &berthv1.ImportImagesRequest{Path: path}); err != nil {
 		return fmt.Errorf("import the image of the canary: %w", err)
 	}
 	return nil
@@ -232,7 +233,7 @@ func (d *drill) try(ctx context.Context, s step) Step {
 	out := Step{Name: s.name}
 	switch {
 	case d.silent != nil:
-		out.NotTried = "berth does not answer in time: " + cri.Explain(d.silent).Error()
+		out.NotTried = "berth does not answer in time: " + client.Explain(d.silent).Error()
 		return out
 	case ctx.Err() != nil:
 		out.NotTried = "there was no time left, or the drill was interrupted"
@@ -255,7 +256,7 @@ func (d *drill) try(ctx context.Context, s step) Step {
 	defer done()
 	if c.pod != "" {
 		if rerr := d.remove(within, c.pod); rerr != nil && out.Wrong == "" {
-			out.Wrong = fmt.Sprintf("the pod could not be removed: %v", cri.Explain(rerr))
+			out.Wrong = fmt.Sprintf("the pod could not be removed: %v", client.Explain(rerr))
 		} else if rerr == nil {
 			out.Removed = time.Since(began)
 		}
@@ -265,9 +266,9 @@ func (d *drill) try(ctx context.Context, s step) Step {
 	case errors.As(err, &not):
 		return Step{Name: s.name, NotTried: not.why}
 	case err != nil && ctx.Err() != nil && out.Wrong == "":
-		out.Wrong = fmt.Sprintf("it took longer than %s, or was interrupted: %v", d.oneStep(), cri.Explain(err))
+		out.Wrong = fmt.Sprintf("it took longer than %s, or was interrupted: %v", d.oneStep(), client.Explain(err))
 	case err != nil:
-		out.Wrong = cri.Explain(err).Error()
+		out.Wrong = client.Explain(err).Error()
 	}
 	if out.Wrong != "" && said != "" {
 		out.Wrong += "; the canary said: " + said

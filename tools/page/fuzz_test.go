@@ -9,8 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"berth/internal/base/event"
-	"berth/internal/history/recorder"
+	berthv1 "berth/api/berth/v1"
 	"berth/tools/page"
 )
 
@@ -23,7 +22,7 @@ func FuzzRecord(f *testing.F) {
 	f.Fuzz(func(t *testing.T, entry []byte, pod string) {
 		h := page.NewHistory()
 		if json.Valid(entry) {
-			_ = h.Add(recorder.Record{Number: 1, Of: event.Names{Namespace: "default", Pod: pod}, Entry: entry})
+			_ = h.Add(&berthv1.Record{Number: 1, Of: &berthv1.Names{Namespace: "default", Pod: pod}, Entry: string(entry)})
 		}
 		var doc bytes.Buffer
 		if err := page.Write(&doc, h.Model(page.Window{To: time.Date(2026, 1, 3, 0, 0, 0, 0, time.UTC)}, nil)); err != nil {

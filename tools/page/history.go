@@ -13,8 +13,8 @@ import (
 	"strings"
 	"time"
 
+	berthv1 "berth/api/berth/v1"
 	"berth/internal/base/event"
-	"berth/internal/history/recorder"
 )
 
 // entry is a record that was read.
@@ -65,20 +65,20 @@ func (h *History) Seen(number uint64) { h.last = max(h.last, number) }
 
 // Add adds a record. The numbers have to ascend. A record that cannot be read is an error and is
 // left out; one of a newer berth is shown by its kind.
-func (h *History) Add(r recorder.Record) error {
-	h.last = max(h.last, r.Number)
+func (h *History) Add(r *berthv1.Record) error {
+	h.last = max(h.last, r.GetNumber())
 	var kind struct {
 		Kind string `json:"kind"`
 	}
 	var e event.Entry
-	err := json.Unmarshal(r.Entry, &e)
+	err := json.Unmarshal([]byte(r.GetEntry()), &e)
 	if errors.Is(err, event.ErrUnknown) {
-		err = json.Unmarshal(r.Entry, &kind)
+		err = json.Unmarshal([]byte(r.GetEntry()), &kind)
 	}
 	if err != nil {
-		return fmt.Errorf("record %d: %w", r.Number, err)
+		return fmt.Errorf("record %d: %w", r.GetNumber(), err)
 	}
-	n := entry{number: r.Number, at: e.At, id: e.ID, kind: kind.Kind, event: e.Event}
+	n := entry{number: r.GetNumber(), at: e.At, id: e.ID, kind: kind.Kind, event: e.Event}
 	if e.Event != nil {
 		n.kind, n.line = event.Kind(e.Event), e.Line()
 	} else {
@@ -95,8 +95,15 @@ func (h *History) Add(r recorder.Record) error {
 	if n.id == "" {
 		return nil
 	}
-	if r.Of != (event.Names{}) {
-		h.names[n.id] = r.Of
+	if of := r.GetOf(); of != nil {
+		h.names[n.id] = event.Names{
+			Namespace: of.GetNamespace(),
+			Pod:       of.GetPod(),
+			UID:       of.GetUid(),
+			Sandbox:   of.GetSandbox(),
+			Container: of.GetContainer(),
+			Attempt:   of.GetAttempt(),
+		}
 	}
 	h.place(n.id)
 	return nil

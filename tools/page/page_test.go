@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
 	"berth/test/browser"
@@ -242,11 +244,11 @@ func TestAKindThatIsNotKnownIsShown(t *testing.T) {
 	p := s.Pod(at(1), "a", "p", "")
 	c := p.Start(at(2), "c")
 	records := s.Records()
-	last, access := records[len(records)-1], records[len(records)-1]
+	last, access := records[len(records)-1], proto.CloneOf(records[len(records)-1])
 	last.Number += 2
-	last.Entry = []byte(strings.NewReplacer(`"ContainerRunning"`, `"PodMoved"`).Replace(string(last.Entry)))
+	last.Entry = strings.NewReplacer(`"ContainerRunning"`, `"PodMoved"`).Replace(last.Entry)
 	access.Number++
-	access.Entry = []byte(strings.NewReplacer(`"ContainerRunning"`, `"AccessBegan"`).Replace(string(access.Entry)))
+	access.Entry = strings.NewReplacer(`"ContainerRunning"`, `"AccessBegan"`).Replace(access.Entry)
 	h := page.NewHistory()
 	for _, r := range append(records, access, last) {
 		if err := h.Add(r); err != nil {
@@ -258,7 +260,7 @@ func TestAKindThatIsNotKnownIsShown(t *testing.T) {
 	if row.Counts[page.Exec] != 1 || line.Kind != "PodMoved" || line.What != "pod moved" {
 		t.Errorf("%v of %s: %+v", row.Counts, c.ID, line)
 	}
-	last.Entry = []byte(`{"at":"yesterday"}`)
+	last.Entry = `{"at":"yesterday"}`
 	if err := h.Add(last); err == nil {
 		t.Error("a record without an instant is no error")
 	}

@@ -11,8 +11,8 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/api/client"
 	"berth/internal/base/retry"
-	"berth/internal/serve/cri"
 )
 
 const (
@@ -48,7 +48,7 @@ func (n *node) reach(ctx context.Context) error {
 
 // ready waits until the plug-in, which is on, has its pods and serves them.
 func (n *node) ready(ctx context.Context) error {
-	c, err := cri.Dial(n.cfg.Containerd.Address)
+	c, err := client.Dial(n.cfg.Containerd.Address)
 	if err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (n *node) ready(ctx context.Context) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("containerd's CRI plug-in does not serve after --switch: %w", cri.Explain(err))
+		return fmt.Errorf("containerd's CRI plug-in does not serve after --switch: %w", client.Explain(err))
 	}
 	return nil
 }

@@ -19,9 +19,9 @@ import (
 // one, all that is whole is read, and one entry says that a file is damaged. BERTH_PICK=all tries a
 // thousand of each.
 func TestADamagedHistoryIsReadRoundTheDamage(t *testing.T) {
-	seed := uint64(time.Now().UnixNano()) //nolint:gosec // any number
+	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // no secret
+	random := rand.New(rand.NewPCG(seed, 0))
 	rounds := 20
 	if os.Getenv("BERTH_PICK") == "all" {
 		rounds = 1000
@@ -30,7 +30,7 @@ func TestADamagedHistoryIsReadRoundTheDamage(t *testing.T) {
 		dir := t.TempDir()
 		r, kill := start(t, Config{Dir: dir, MaxBytes: segments * minSegment})
 		for i := range 600 {
-			r.add(fmt.Sprint("c", i%7), event.ExitCorrected{Exit: event.Exit{Code: uint32(i)}}) //nolint:gosec // small
+			r.add(fmt.Sprint("c", i%7), event.ExitCorrected{Exit: event.Exit{Code: uint32(i)}})
 			time.Sleep(time.Second)
 		}
 		kill()

@@ -24,5 +24,5 @@
 // waits, and holds no lock that it does not release in a defer. Changes run in goroutines of the
 // rooms below, whose panics end the process: see package daemon.
 //
-// Besides CRI v1 the socket serves berth.v1.Admin (admin.go), which only berth's own CLI speaks.
+// Besides CRI v1 the sockets serve the services of api/berth/v1, which package nodeapi registers.
 package cri

@@ -15,8 +15,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"berth/internal/history/recorder"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	berthv1 "berth/api/berth/v1"
+	"berth/api/client"
 )
 
 // quiet is a subscription to which nothing happens.
@@ -57,7 +59,7 @@ func handOver(t *testing.T, path string) (next func() net.Listener) {
 func TestNobodyNoticesThatAServerIsReplaced(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	next := handOver(t, path)
-	c, err := Dial(path)
+	c, err := client.Dial(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +72,7 @@ func TestNobodyNoticesThatAServerIsReplaced(t *testing.T) {
 	for range 3 {
 		clients.Go(func() {
 			for ctx.Err() == nil {
-				if _, err := c.Import(ctx, "/a", ""); err != nil && ctx.Err() == nil {
+				if err := importing(ctx, c, "/a"); err != nil && ctx.Err() == nil {
 					calls <- err
 					return
 				}
@@ -79,9 +81,9 @@ func TestNobodyNoticesThatAServerIsReplaced(t *testing.T) {
 	}
 	clients.Go(func() { // with a new connection for each call
 		for ctx.Err() == nil {
-			c, err := Dial(path)
+			c, err := client.Dial(path)
 			if err == nil {
-				_, err = c.Import(ctx, "/a", "")
+				err = importing(ctx, c, "/a")
 				_ = c.Close()
 			}
 			if err != nil && ctx.Err() == nil {
@@ -106,7 +108,8 @@ func TestNobodyNoticesThatAServerIsReplaced(t *testing.T) {
 	var old *Server
 	for range rounds {
 		subscribed := make(chan struct{}, 10)
-		s := NewServer(&Runtime{Subscribe: func() Events { subscribed <- struct{}{}; return quiet{} }}, &Image{}, adminFake{}, slog.New(slog.DiscardHandler), &observed{})
+		s := NewServer(&Runtime{Subscribe: func() Events { subscribed <- struct{}{}; return quiet{} }}, &Image{}, slog.New(slog.DiscardHandler), &observed{})
+		berthv1.RegisterControlServer(s, control{})
 		served := make(chan error, 1)
 		lis := next()
 		if old != nil {
@@ -142,17 +145,18 @@ func TestDrainWaitsForCallsWithinItsBound(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	lis := handOver(t, path)()
 	began, release := make(chan struct{}), make(chan struct{})
-	s := NewServer(&Runtime{}, &Image{}, blocking{began: began, release: release}, slog.New(slog.DiscardHandler), &observed{})
+	s := NewServer(&Runtime{}, &Image{}, slog.New(slog.DiscardHandler), &observed{})
+	berthv1.RegisterNodeServer(s, blocking{began: began, release: release})
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(lis) }()
-	c, err := Dial(path)
+	c, err := client.Dial(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
 	finishes, hangs := make(chan error, 1), make(chan error, 1)
-	go func() { _, err := c.Lanes(t.Context()); finishes <- err }()
-	go func() { _, err := c.Timeline(t.Context(), "c1"); hangs <- err }()
+	go func() { _, err := c.Node.Lanes(t.Context(), &berthv1.LanesRequest{}); finishes <- err }()
+	go func() { _, err := c.Node.Timeline(t.Context(), &berthv1.TimelineRequest{Id: "c1"}); hangs <- err }()
 	<-began
 	<-began
 	drained := make(chan struct{})
@@ -170,20 +174,20 @@ func TestDrainWaitsForCallsWithinItsBound(t *testing.T) {
 	}
 }
 
-// blocking is an admin service whose Lanes waits for its release, and whose Timeline waits for
+// blocking is a service berth.v1.Node whose Lanes waits for its release, and whose Timeline waits for
 // ever.
 type blocking struct {
-	adminFake
+	berthv1.UnimplementedNodeServer
 	began, release chan struct{}
 }
 
-func (b blocking) Lanes(context.Context) (any, error) {
+func (b blocking) Lanes(context.Context, *berthv1.LanesRequest) (*berthv1.LanesResponse, error) {
 	b.began <- struct{}{}
 	<-b.release
-	return nil, nil
+	return &berthv1.LanesResponse{}, nil
 }
 
-func (b blocking) Timeline(ctx context.Context, _ recorder.Query) (any, error) {
+func (b blocking) Timeline(ctx context.Context, _ *berthv1.TimelineRequest) (*berthv1.TimelineResponse, error) {
 	b.began <- struct{}{}
 	<-ctx.Done()
 	return nil, ctx.Err()

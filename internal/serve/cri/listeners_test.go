@@ -11,13 +11,15 @@ import (
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/api/client"
 )
 
 // A server answers on each of its sockets with the runtime name that it was given, and all of them
 // are closed when it ends.
 func TestAServerServesOnSeveralSockets(t *testing.T) {
 	dir := t.TempDir()
-	s := NewServer(&Runtime{Name: "containerd"}, &Image{}, nil, slog.New(slog.DiscardHandler), &observed{})
+	s := NewServer(&Runtime{Name: "containerd"}, &Image{}, slog.New(slog.DiscardHandler), &observed{})
 	ended := make(chan error)
 	paths := []string{filepath.Join(dir, "a"), filepath.Join(dir, "b")}
 	for _, path := range paths {
@@ -26,7 +28,7 @@ func TestAServerServesOnSeveralSockets(t *testing.T) {
 			t.Fatal(err)
 		}
 		go func() { ended <- s.Serve(lis) }()
-		c, err := Dial(path)
+		c, err := client.Dial(path)
 		if err != nil {
 			t.Fatal(err)
 		}

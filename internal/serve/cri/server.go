@@ -9,6 +9,7 @@ import (
 	"net"
 	"path"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,6 +17,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/api/client"
+	"berth/internal/base/version"
 )
 
 // Observer is notified of calls. Its methods must not block. A method's name comes without its
@@ -27,8 +31,8 @@ type Observer interface {
 	Panicked(method string)
 }
 
-// Server is a gRPC server of CRI and berth.v1.Admin. The caller serves it, and ends it with Drain
-// or Stop.
+// Server is a gRPC server. The caller registers further services, serves it, and ends it with Drain or
+// Stop.
 type Server struct {
 	*grpc.Server
 	log      *slog.Logger
@@ -47,24 +51,42 @@ type Server struct {
 	}
 }
 
-// NewServer makes a server with all services registered.
-func NewServer(r *Runtime, i *Image, a AdminServer, log *slog.Logger, observer Observer, opts ...grpc.ServerOption) *Server {
-	s := &Server{log: log, observer: observer, ending: make(chan struct{})}
-	s.mu.conns = map[*conn]bool{}
+// NewServer makes a server of CRI.
+func NewServer(r *Runtime, i *Image, log *slog.Logger, observer Observer, opts ...grpc.ServerOption) *Server {
 	if !r.EncodeAgain {
 		opts = append(opts, grpc.ForceServerCodecV2(newCodec()))
 	}
-	s.Server = grpc.NewServer(append(opts,
-		grpc.Creds(local{}),
-		grpc.MaxRecvMsgSize(maxMessage),
-		grpc.MaxSendMsgSize(maxMessage),
-		grpc.UnaryInterceptor(s.interceptUnary),
-		grpc.StreamInterceptor(s.interceptStream),
-	)...)
+	s := NewServerWithoutCRI(log, observer, opts...)
 	runtimeapi.RegisterRuntimeServiceServer(s, r)
 	runtimeapi.RegisterImageServiceServer(s, i)
-	RegisterAdmin(s, a)
 	return s
+}
+
+// NewServerWithoutCRI makes a server without any service.
+func NewServerWithoutCRI(log *slog.Logger, observer Observer, opts ...grpc.ServerOption) *Server {
+	s := &Server{log: log, observer: observer, ending: make(chan struct{})}
+	s.mu.conns = map[*conn]bool{}
+	s.Server = grpc.NewServer(append(opts,
+		grpc.Creds(local{}),
+		grpc.MaxRecvMsgSize(client.MaxMessage),
+		grpc.MaxSendMsgSize(client.MaxMessage),
+		grpc.UnaryInterceptor(s.interceptUnary),
+		grpc.StreamInterceptor(s.interceptStream),
+		grpc.UnknownServiceHandler(unknown),
+	)...)
+	return s
+}
+
+// unknown answers a call of a method that is not registered. berth.v1.Admin had no contract, and was
+// replaced by berth.v1.Node and berth.v1.Control: the commands of that berth print this error, so that
+// a person learns which command to use.
+func unknown(_ any, stream grpc.ServerStream) error {
+	method, _ := grpc.MethodFromServerStream(stream)
+	if strings.HasPrefix(method, "/berth.v1.Admin/") {
+		return status.Errorf(codes.FailedPrecondition,
+			"this command is older than the service, berth %s: use the berth command of that version", version.String())
+	}
+	return status.Errorf(codes.Unimplemented, "unknown method %s", method)
 }
 
 func (s *Server) interceptUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, h grpc.UnaryHandler) (resp any, err error) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cri
+package client
 
 import (
 	"fmt"
@@ -13,15 +13,20 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	berthv1 "berth/api/berth/v1"
 )
 
-// maxMessage is the largest message in either direction, in bytes.
-const maxMessage = 32 << 20
+// MaxMessage is the largest message in either direction, in bytes.
+const MaxMessage = 32 << 20
 
-// Client speaks CRI and berth.v1.Admin to one endpoint.
+// Client speaks CRI and the services of berth.v1 to one endpoint.
 type Client struct {
 	runtimeapi.RuntimeServiceClient
 	runtimeapi.ImageServiceClient
+	Node    berthv1.NodeClient
+	Control berthv1.ControlClient
+
 	conn *grpc.ClientConn
 }
 
@@ -37,13 +42,15 @@ func Dial(endpoint string, more ...grpc.DialOption) (*Client, error) {
 	// gRPC takes the target for a URL, in which a path may have a % or # only if it is escaped.
 	target := url.URL{Scheme: "unix", Path: path}
 	conn, err := grpc.NewClient(target.String(), append(more, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))...)
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessage), grpc.MaxCallSendMsgSize(MaxMessage)))...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", endpoint, err)
 	}
 	return &Client{
 		RuntimeServiceClient: runtimeapi.NewRuntimeServiceClient(conn),
 		ImageServiceClient:   runtimeapi.NewImageServiceClient(conn),
+		Node:                 berthv1.NewNodeClient(conn),
+		Control:              berthv1.NewControlClient(conn),
 		conn:                 conn,
 	}, nil
 }

@@ -3,6 +3,11 @@
 package bundle
 
 import (
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	berthv1 "berth/api/berth/v1"
 	"berth/internal/base/event"
 )
 
@@ -309,23 +314,43 @@ func evidenceOf(e event.Evidence) event.Evidence {
 	return a
 }
 
-// allowed returns what is written of a record.
-func (r Record) allowed() Record {
+// recordOf returns the part of a record that is written.
+func recordOf(o *berthv1.Object) Record {
 	return Record{
-		ID:      idOf(r.ID),
-		Of:      namesOf(r.Of),
-		Handler: term(r.Handler),
-		Pinned:  r.Pinned,
-		Host:    r.Host,
-		Systemd: r.Systemd,
-		Image:   imageOf(r.Image),
-		State:   term(r.State),
-		Created: r.Created,
-		Started: r.Started,
-		Ended:   r.Ended,
-		Code:    r.Code,
-		Reason:  term(r.Reason),
-		Waits:   term(r.Waits),
-		Tries:   r.Tries,
+		ID:      idOf(o.GetId()),
+		Of:      namesOf(NamesOf(o.GetOf())),
+		Handler: term(o.GetHandler()),
+		Pinned:  o.GetPinned(),
+		Host:    o.GetHost(),
+		Systemd: o.GetSystemd(),
+		Image:   imageOf(o.GetImage()),
+		State:   term(o.GetState()),
+		Created: instant(o.GetCreated()),
+		Started: instant(o.GetStarted()),
+		Ended:   instant(o.GetEnded()),
+		Code:    o.GetCode(),
+		Reason:  term(o.GetReason()),
+		Waits:   term(o.GetWaits()),
+		Tries:   int(o.GetTries()),
+	}
+}
+
+// instant returns an instant, the zero Time for nil.
+func instant(t *timestamppb.Timestamp) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.AsTime()
+}
+
+// NamesOf returns the names of a message.
+func NamesOf(n *berthv1.Names) event.Names {
+	return event.Names{
+		Namespace: n.GetNamespace(),
+		Pod:       n.GetPod(),
+		UID:       n.GetUid(),
+		Sandbox:   n.GetSandbox(),
+		Container: n.GetContainer(),
+		Attempt:   n.GetAttempt(),
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package daemon
+package nodeapi
 
 import (
 	"errors"
@@ -23,7 +23,7 @@ func TestLogsAndOwnFilesAreMeasured(t *testing.T) {
 	for _, path := range []string{"logs/c/0.log", "logs/c/0.log.20260102-030405", "logs/c/0.logs", "logs/c/1.log", "root/berth.db", "root/pods/a/hosts", "root/containerd/blob"} {
 		write(path)
 	}
-	d := &disk{dirs: []string{filepath.Join(dir, "root")}, without: filepath.Join(dir, "root/containerd")}
+	d := &Disks{Dirs: []string{filepath.Join(dir, "root")}, Without: filepath.Join(dir, "root/containerd")}
 	shares := d.shares(t.Context(), []string{filepath.Join(dir, "logs/c/0.log"), filepath.Join(dir, "gone/0.log")})
 	if logs := shares[0]; logs.What != "logs" || logs.Count != 2 || logs.Bytes < 2*8192 || logs.Unknown != 0 {
 		t.Errorf("%+v", logs)
@@ -38,7 +38,7 @@ func TestLogsAndOwnFilesAreMeasured(t *testing.T) {
 
 // While a file system hangs, those who ask are not held up, and start no further measurement.
 func TestAMeasurementThatHangsIsNotBegunAgain(t *testing.T) {
-	d := &disk{}
+	d := &Disks{}
 	d.busy.Lock()
 	for _, s := range d.shares(t.Context(), nil) {
 		if s.Unknown != 1 || s.Note == "" {

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
+	berthv1 "berth/api/berth/v1"
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
-	"berth/internal/history/recorder"
 )
 
 // Format is the number of the layout. It is raised when an earlier berth could not make sense of it.
@@ -42,14 +42,6 @@ type Manifest struct {
 	Records int `json:"records"`
 	// Missing says in sentences what is not there.
 	Missing []string `json:"missing,omitempty"`
-}
-
-// Node is what a running berth knows at the moment.
-type Node struct {
-	Version       string        `json:"version"`
-	Exact         bool          `json:"exact"`
-	Configuration Configuration `json:"configuration"`
-	Records       []Record      `json:"records"`
 }
 
 // Record is a sandbox or container, as berth knows it at the end of the bundle.
@@ -91,21 +83,22 @@ type Bundle struct {
 	unknown, unread, older int
 }
 
-// New begins a bundle. Of node and m only what is allowed is taken over.
-func New(m Manifest, node Node) *Bundle {
-	b := &Bundle{Manifest: m, Configuration: node.Configuration.allowed(), max: MaxEntries}
+// New begins a bundle. Of the answer of a running berth it takes what is allowed; the answer is nil if
+// no berth was asked.
+func New(m Manifest, answer *berthv1.StateResponse) *Bundle {
+	b := &Bundle{Manifest: m, Configuration: settingsOf(answer.GetSettings()), max: MaxEntries}
 	b.Manifest.Format = Format
-	b.Manifest.Exact = node.Exact
-	for _, r := range node.Records {
-		b.Records = append(b.Records, r.allowed())
+	b.Manifest.Exact = answer.GetExact()
+	for _, o := range answer.GetObjects() {
+		b.Records = append(b.Records, recordOf(o))
 	}
 	return b
 }
 
-// Add adds an entry as the flight recorder has it. What is not allowed of it is left out.
-func (b *Bundle) Add(r recorder.Record) {
+// Add adds an entry, which is the JSON of an [event.Entry]. What is not allowed of it is left out.
+func (b *Bundle) Add(of event.Names, entry []byte) {
 	var n event.Entry
-	switch err := json.Unmarshal(r.Entry, &n); {
+	switch err := json.Unmarshal(entry, &n); {
 	case errors.Is(err, event.ErrUnknown):
 		b.unknown++
 		return
@@ -126,7 +119,7 @@ func (b *Bundle) Add(r recorder.Record) {
 		b.older += b.max / 10
 	}
 	n.ID, n.Event = idOf(n.ID), e
-	b.Entries = append(b.Entries, Entry{namesOf(r.Of), n})
+	b.Entries = append(b.Entries, Entry{namesOf(of), n})
 }
 
 // Miss notes in a sentence what is not in the bundle.

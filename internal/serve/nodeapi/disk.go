@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package daemon
+package nodeapi
 
 import (
 	"context"
@@ -19,17 +19,17 @@ import (
 // goroutine, however often somebody asks.
 const diskTimeout = 5 * time.Second
 
-// disk measures what is not an image: logs, and the files of berth itself.
-type disk struct {
-	dirs    []string // of berth
-	without string   // the directory of containerd, which is measured as images and layers
+// Disks measures the space that is not used by images: logs, and the files of berth itself.
+type Disks struct {
+	Dirs    []string // of berth
+	Without string   // the directory of containerd, which is measured as images and layers
 	busy    sync.Mutex
 	asking  sync.Mutex // held while a file system is asked for its space
 }
 
 // shares returns what the logs at the given paths, and those that they were rotated to, take, and
 // what berth's own files do.
-func (d *disk) shares(ctx context.Context, logs []string) []image.Share {
+func (d *Disks) shares(ctx context.Context, logs []string) []image.Share {
 	ctx, cancel := context.WithTimeout(ctx, diskTimeout)
 	own := []image.Share{
 		{What: "logs", Note: "output of containers, with what was rotated"},
@@ -46,7 +46,7 @@ func (d *disk) shares(ctx context.Context, logs []string) []image.Share {
 		for _, path := range logs {
 			addLog(ctx, &measured[0], path)
 		}
-		for _, dir := range d.dirs {
+		for _, dir := range d.Dirs {
 			d.addDir(ctx, &measured[1], dir)
 		}
 		done <- measured
@@ -88,7 +88,7 @@ func addLog(ctx context.Context, s *image.Share, path string) {
 }
 
 // addDir adds the files below a directory, on its own file system.
-func (d *disk) addDir(ctx context.Context, s *image.Share, dir string) {
+func (d *Disks) addDir(ctx context.Context, s *image.Share, dir string) {
 	top, err := os.Lstat(dir)
 	if err != nil {
 		s.Unknown++
@@ -107,7 +107,7 @@ func (d *disk) addDir(ctx context.Context, s *image.Share, dir string) {
 			add(s, e)
 			return nil
 		}
-		if st, err := e.Info(); path == d.without || err == nil && device(st) != device(top) {
+		if st, err := e.Info(); path == d.Without || err == nil && device(st) != device(top) {
 			return filepath.SkipDir
 		}
 		return nil
@@ -135,7 +135,7 @@ func device(st fs.FileInfo) uint64 {
 
 // space returns the size of the file system that a path is on, and what is free of it; 0 where that is
 // not known, as long as the file system does not answer.
-func (d *disk) space(ctx context.Context, path string) (total, free uint64) {
+func (d *Disks) space(ctx context.Context, path string) (total, free uint64) {
 	ctx, cancel := context.WithTimeout(ctx, diskTimeout)
 	defer cancel()
 	if !d.asking.TryLock() {

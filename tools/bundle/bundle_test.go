@@ -17,9 +17,10 @@ import (
 	"testing"
 	"time"
 
-	"berth/internal/base/config"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	berthv1 "berth/api/berth/v1"
 	"berth/internal/base/event"
-	"berth/internal/history/recorder"
 )
 
 var instantOfTest = time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
@@ -60,13 +61,29 @@ func plant(v reflect.Value, where string) {
 	}
 }
 
-func recordOf(t *testing.T, of event.Names, n event.Entry) recorder.Record {
+func add(t *testing.T, b *Bundle, of event.Names, n event.Entry) {
 	t.Helper()
 	raw, err := json.Marshal(n)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return recorder.Record{Number: 1, Of: of, Entry: raw}
+	b.Add(of, raw)
+}
+
+// plantMessage puts a secret into each text of a message.
+func plantMessage(m protoreflect.Message, path string) {
+	for i := range m.Descriptor().Fields().Len() {
+		f := m.Descriptor().Fields().Get(i)
+		at := path + "." + string(f.Name())
+		switch {
+		case f.IsList() && f.Message() != nil:
+			plantMessage(m.Mutable(f).List().AppendMutable().Message(), at)
+		case f.Message() != nil && f.Message().FullName() != "google.protobuf.Timestamp":
+			plantMessage(m.Mutable(f).Message(), at)
+		case f.Kind() == protoreflect.StringKind:
+			m.Set(f, protoreflect.ValueOfString("hunter2"+at))
+		}
+	}
 }
 
 func written(t *testing.T, b *Bundle) []byte {
@@ -104,42 +121,34 @@ func unpacked(t *testing.T, file []byte) string {
 // in the bundle, but for names: those of namespaces, pods, containers and images, and the UIDs of
 // pods.
 func TestNoSecretIsInABundle(t *testing.T) {
-	var c config.Config
-	plant(reflect.ValueOf(&c).Elem(), ".config")
-	node := Node{Configuration: Settings(c)}
-	var raw Configuration // from a service that does not keep to it
-	plant(reflect.ValueOf(&raw).Elem(), ".raw")
-	var r Record
-	plant(reflect.ValueOf(&r).Elem(), ".record")
-	node.Records = []Record{r}
-	m := Manifest{From: instantOfTest.Add(-time.Hour), To: instantOfTest}
-	for _, configuration := range []Configuration{node.Configuration, raw} {
-		node.Configuration = configuration
-		b := New(m, node)
-		kinds := map[string]bool{}
-		for _, e := range event.Every() {
-			v := reflect.New(reflect.TypeOf(e)).Elem()
-			plant(v, "."+event.Kind(e))
-			var of event.Names
-			plant(reflect.ValueOf(&of).Elem(), ".of")
-			b.Add(recordOf(t, of, event.Entry{At: instantOfTest, ID: "hunter2.id", Event: v.Interface().(event.Event)}))
-			kinds[event.Kind(e)] = true
+	state := &berthv1.StateResponse{}
+	plantMessage(state.ProtoReflect(), ".state")
+	b := New(Manifest{From: instantOfTest.Add(-time.Hour), To: instantOfTest}, state)
+	kinds := map[string]bool{}
+	for _, e := range event.Every() {
+		v := reflect.New(reflect.TypeOf(e)).Elem()
+		plant(v, "."+event.Kind(e))
+		var of event.Names
+		plant(reflect.ValueOf(&of).Elem(), ".of")
+		add(t, b, of, event.Entry{At: instantOfTest, ID: "hunter2.id", Event: v.Interface().(event.Event)})
+		kinds[event.Kind(e)] = true
+	}
+	for _, e := range b.Entries {
+		delete(kinds, event.Kind(e.Entry.Event))
+	}
+	if len(kinds) > 0 {
+		t.Errorf("these kinds of events are not written: %v", kinds)
+	}
+	text := unpacked(t, written(t, b))
+	name := regexp.MustCompile(`\.(namespace|pod|uid|container|image)$`)
+	for _, found := range regexp.MustCompile(`hunter2[a-z0-9.]*`).FindAllString(text, -1) {
+		if !name.MatchString(found) && found != "hunter2.berthstarted.version" {
+			t.Errorf("the bundle has %s", found)
 		}
-		for _, e := range b.Entries {
-			delete(kinds, event.Kind(e.Entry.Event))
-		}
-		if len(kinds) > 0 {
-			t.Errorf("these kinds of events are not written: %v", kinds)
-		}
-		text := unpacked(t, written(t, b))
-		name := regexp.MustCompile(`\.(namespace|pod|uid|container|image)$`)
-		for _, found := range regexp.MustCompile(`hunter2[a-z0-9.]*`).FindAllString(text, -1) {
-			if !name.MatchString(found) && found != "hunter2.berthstarted.version" {
-				t.Errorf("the bundle has %s", found)
-			}
-		}
-		if !strings.Contains(text, "hunter2.of.pod") {
-			t.Error("the bundle has no names: the test looks in vain")
+	}
+	for _, want := range []string{"hunter2.of.pod", "hunter2.state.objects.of.pod"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the bundle lacks the name %s: the test looks in vain", want)
 		}
 	}
 }
@@ -174,17 +183,23 @@ func TestABundleIsReadAgainAsItWas(t *testing.T) {
 	id := strings.Repeat("ab", 32)
 	of := event.Names{Namespace: "ns", Pod: "web", UID: "u-1", Sandbox: strings.Repeat("cd", 32), Container: "app"}
 	said := []event.Said{{At: instantOfTest, Witness: "kernel", Code: 42, Measured: true, Ended: instantOfTest}}
-	b := New(Manifest{From: instantOfTest.Add(-time.Hour), To: instantOfTest, Made: instantOfTest, Version: "v1"}, Node{
-		Configuration: Settings(config.Default()),
-		Records:       []Record{{ID: id, Of: of, Handler: "runc", State: "EXITED", Image: "registry.example/app:1"}},
+	b := New(Manifest{From: instantOfTest.Add(-time.Hour), To: instantOfTest, Made: instantOfTest, Version: "v1"}, &berthv1.StateResponse{
+		Settings: &berthv1.Settings{LogLevel: "info", PullTimeout: "1m30s", Runtimes: []*berthv1.RuntimeHandler{{Name: "runc"}}},
+		Objects: []*berthv1.Object{{
+			Id:      id,
+			Of:      &berthv1.Names{Namespace: "ns", Pod: "web"},
+			Handler: "runc",
+			State:   "EXITED",
+			Image:   "registry.example/app:1",
+		}},
 	})
-	b.Add(recordOf(t, of, event.Entry{At: instantOfTest.Add(-2 * time.Hour), ID: id, Event: event.Removed{}}))
-	b.Add(recordOf(t, of, event.Entry{At: instantOfTest, ID: id, Event: event.ExitSettled{
+	add(t, b, of, event.Entry{At: instantOfTest.Add(-2 * time.Hour), ID: id, Event: event.Removed{}})
+	add(t, b, of, event.Entry{At: instantOfTest, ID: id, Event: event.ExitSettled{
 		Exit:     event.Exit{Code: 42, Measured: true, Reason: "Error", Witness: "kernel"},
 		Evidence: event.Evidence{Said: said, Stops: 1},
-	}}))
-	b.Add(recorder.Record{Entry: json.RawMessage(`{"at":"2026-01-02T03:04:05Z","kind":"Teleported","event":{}}`)})
-	b.Add(recorder.Record{Entry: json.RawMessage(`[]`)})
+	}})
+	b.Add(event.Names{}, []byte(`{"at":"2026-01-02T03:04:05Z","kind":"Teleported","event":{}}`))
+	b.Add(event.Names{}, []byte(`[]`))
 	got, err := Read(bytes.NewReader(written(t, b)))
 	if err != nil {
 		t.Fatal(err)
@@ -196,6 +211,9 @@ func TestABundleIsReadAgainAsItWas(t *testing.T) {
 	if got.Manifest.Entries != 1 || len(got.Manifest.Missing) != 2 {
 		t.Errorf("%+v", got.Manifest)
 	}
+	if c := got.Configuration; time.Duration(c.PullTimeout) != 90*time.Second || c.LogLevel != "info" || c.Runtimes[0].Name != "runc" {
+		t.Errorf("the settings are %+v", c)
+	}
 	if v := got.Verdicts(); len(v) != 1 || v[0].Code != 42 || v[0].Reason != "Error" || v[0].String() != "42 Error" {
 		t.Errorf("%v", v)
 	}
@@ -203,11 +221,10 @@ func TestABundleIsReadAgainAsItWas(t *testing.T) {
 
 // If there are too many entries, the oldest are left out, and the manifest says how many.
 func TestABundleIsBounded(t *testing.T) {
-	b := New(Manifest{}, Node{})
+	b := New(Manifest{}, nil)
 	b.max = 1000
-	r := recordOf(t, event.Names{}, event.Entry{At: instantOfTest, Event: event.Removed{}})
 	for range b.max + 1 {
-		b.Add(r)
+		add(t, b, event.Names{}, event.Entry{At: instantOfTest, Event: event.Removed{}})
 	}
 	b.finish()
 	if n := len(b.Entries); n != b.max-b.max/10+1 || !slices.ContainsFunc(b.Manifest.Missing, func(s string) bool {
@@ -233,7 +250,7 @@ func TestWhatIsNoBundleIsRefused(t *testing.T) {
 		"another archive": file("other", "x"),
 		"no format":       file("manifest.json", "{}"),
 		"damaged":         file("manifest.json", "{"),
-		"torn":            written(t, New(Manifest{}, Node{}))[:60],
+		"torn":            written(t, New(Manifest{}, nil))[:60],
 	} {
 		if _, err := Read(bytes.NewReader(b)); err == nil {
 			t.Errorf("%s is read", name)
@@ -246,7 +263,7 @@ func TestWhatIsNoBundleIsRefused(t *testing.T) {
 
 func FuzzRead(f *testing.F) {
 	f.Add([]byte("hello"))
-	b := New(Manifest{}, Node{Records: []Record{{State: "READY"}}})
+	b := New(Manifest{}, &berthv1.StateResponse{Objects: []*berthv1.Object{{State: "READY"}}})
 	var out bytes.Buffer
 	_ = b.Write(&out)
 	f.Add(out.Bytes())

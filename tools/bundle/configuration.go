@@ -3,6 +3,9 @@
 package bundle
 
 import (
+	"time"
+
+	berthv1 "berth/api/berth/v1"
 	"berth/internal/base/config"
 )
 
@@ -65,82 +68,68 @@ type RuntimeHandler struct {
 	SandboxImage bool   `json:"sandboxImage"`
 }
 
-// Settings returns what is written of c.
-func Settings(c config.Config) Configuration {
-	s := Configuration{
-		LogLevel:         c.Log.Level,
-		LogFormat:        c.Log.Format,
-		Containerd:       "inside",
-		Snapshotter:      c.Containerd.Snapshotter,
-		SyncLayers:       c.Containerd.SyncLayers,
-		DefaultNetwork:   c.Network.UseDefault,
-		PullTimeout:      c.Image.PullTimeout,
-		Downloads:        c.Image.MaxConcurrentDownloads,
-		Unpacks:          c.Image.MaxConcurrentUnpacks,
-		DiscardBlobs:     c.Image.DiscardBlobs,
-		RegistryAuth:     len(c.Image.Auth),
-		Policy:           c.Image.PolicyFile != "",
-		PolicyFailure:    c.Image.PolicyFailure,
-		Peers:            c.Image.Peer.On(),
-		DefaultRuntime:   c.DefaultRuntime,
-		Pause:            c.Pod.Pause,
-		RequireHugetlb:   c.Pod.RequireHugetlb,
-		AttemptTimeout:   c.Lanes.AttemptTimeout,
-		BackoffMin:       c.Lanes.BackoffMin,
-		BackoffMax:       c.Lanes.BackoffMax,
-		MaxLine:          c.Logs.MaxLine,
-		StreamsTLS:       c.Streams.CertFile != "",
-		NRI:              c.NRI.Enable,
-		NRIPlugins:       c.NRI.PluginDir != "",
-		NRITimeout:       c.NRI.RequestTimeout,
-		TimelineMiB:      c.Timeline.MaxMiB,
-		TimelineAge:      c.Timeline.MaxAge,
-		Audit:            c.Audit.File != "",
-		AuditOnError:     c.Audit.OnError,
-		AuditSessions:    c.Audit.Sessions != "",
-		Metrics:          c.Metrics.Address != "",
-		CheckpointMaxMiB: c.Checkpoint.MaxMiB,
-		Tracing:          c.Tracing.Endpoint != "",
-		TracingSampling:  c.Tracing.Sampling,
-		CleanupScript:    c.Tricks.CleanupScript,
-		SetAside:         c.Tricks.SetAside,
-		EncodeOnce:       c.Tricks.EncodeOnce,
-		KeepOutput:       c.Tricks.KeepOutput,
-		WriteEarly:       c.Tricks.WriteEarly,
-		SpareThreads:     c.Tricks.SpareThreads,
+// settingsOf returns the settings that are written, with each text as one of the words that are.
+func settingsOf(s *berthv1.Settings) Configuration {
+	c := Configuration{
+		LogLevel:         term(s.GetLogLevel()),
+		LogFormat:        term(s.GetLogFormat()),
+		Containerd:       term(s.GetContainerd()),
+		Snapshotter:      term(s.GetSnapshotter()),
+		SyncLayers:       s.GetSyncLayers(),
+		DefaultNetwork:   s.GetDefaultNetwork(),
+		PullTimeout:      duration(s.GetPullTimeout()),
+		Downloads:        int(s.GetDownloads()),
+		Unpacks:          int(s.GetUnpacks()),
+		DiscardBlobs:     s.GetDiscardBlobs(),
+		RegistryAuth:     int(s.GetRegistryAuth()),
+		Policy:           s.GetPolicy(),
+		PolicyFailure:    term(s.GetPolicyFailure()),
+		Peers:            s.GetPeers(),
+		DefaultRuntime:   term(s.GetDefaultRuntime()),
+		Pause:            term(s.GetPause()),
+		RequireHugetlb:   s.GetRequireHugetlb(),
+		AttemptTimeout:   duration(s.GetAttemptTimeout()),
+		BackoffMin:       duration(s.GetBackoffMin()),
+		BackoffMax:       duration(s.GetBackoffMax()),
+		MaxLine:          int(s.GetMaxLine()),
+		StreamsTLS:       s.GetStreamsTls(),
+		NRI:              s.GetNri(),
+		NRIPlugins:       s.GetNriPlugins(),
+		NRITimeout:       duration(s.GetNriTimeout()),
+		TimelineMiB:      int(s.GetTimelineMib()),
+		TimelineAge:      duration(s.GetTimelineAge()),
+		Audit:            s.GetAudit(),
+		AuditOnError:     term(s.GetAuditOnError()),
+		AuditSessions:    s.GetAuditSessions(),
+		Metrics:          s.GetMetrics(),
+		CheckpointMaxMiB: int(s.GetCheckpointMaxMib()),
+		Tracing:          s.GetTracing(),
+		TracingSampling:  s.GetTracingSampling(),
+		CleanupScript:    s.GetCleanupScript(),
+		SetAside:         s.GetSetAside(),
+		EncodeOnce:       s.GetEncodeOnce(),
+		KeepOutput:       s.GetKeepOutput(),
+		WriteEarly:       s.GetWriteEarly(),
+		SpareThreads:     s.GetSpareThreads(),
 	}
-	if c.Containerd.Address != "" {
-		s.Containerd = "beside"
-	}
-	for name, r := range c.Runtimes {
-		s.Runtimes = append(s.Runtimes, RuntimeHandler{
-			Name:         name,
-			Type:         r.Type,
-			Systemd:      r.SystemdCgroup,
-			Sandboxer:    r.Sandboxer != "",
-			Host:         r.HostProcess,
-			Binary:       r.Binary != "",
-			Body:         r.ConfigBody != "",
-			BaseSpec:     r.BaseSpec != "",
-			SandboxImage: r.SandboxImage != "",
+	for _, r := range s.GetRuntimes() {
+		c.Runtimes = append(c.Runtimes, RuntimeHandler{
+			Name:         term(r.GetName()),
+			Type:         term(r.GetType()),
+			Systemd:      r.GetSystemdCgroup(),
+			Sandboxer:    r.GetSandboxer(),
+			Host:         r.GetHostProcess(),
+			Binary:       r.GetBinary(),
+			Body:         r.GetConfigBody(),
+			BaseSpec:     r.GetBaseSpec(),
+			SandboxImage: r.GetSandboxImage(),
 		})
 	}
-	return s.allowed()
+	return c
 }
 
-// allowed returns the settings, with each text as one of the words that are written.
-func (c Configuration) allowed() Configuration {
-	for _, s := range []*string{
-		&c.LogLevel, &c.LogFormat, &c.Containerd, &c.Snapshotter, &c.PolicyFailure,
-		&c.DefaultRuntime, &c.Pause, &c.AuditOnError,
-	} {
-		*s = term(*s)
-	}
-	runtimes := make([]RuntimeHandler, len(c.Runtimes))
-	copy(runtimes, c.Runtimes)
-	for i := range runtimes {
-		runtimes[i].Name, runtimes[i].Type = term(runtimes[i].Name), term(runtimes[i].Type)
-	}
-	c.Runtimes = runtimes
-	return c
+// duration reads a duration. One that cannot be read is 0.
+func duration(s string) config.Duration {
+	d, _ := time.ParseDuration(s)
+	return config.Duration(d)
 }

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodeapi
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	berthv1 "berth/api/berth/v1"
+	"berth/internal/base/event"
+	"berth/internal/base/lane"
+	"berth/internal/base/version"
+	"berth/internal/heart/pod"
+	"berth/internal/history/recorder"
+	"berth/internal/history/why"
+	"berth/internal/images/image"
+)
+
+// Pods answers from the records, in memory: see [pod.Controller].
+type Pods interface {
+	ListPodSandbox(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox
+	ListContainers(f *runtimeapi.ContainerFilter) []*runtimeapi.Container
+	ContainerStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.ContainerStatusResponse, error)
+	Target(id string) (pod.Target, error)
+	Lanes() []lane.Lane
+	Ended() map[string]event.Exit
+}
+
+// Verifier compares an image with what it was made from, and repairs it if repair is set.
+type Verifier interface {
+	Verify(ctx context.Context, name image.Name, repair bool) ([]image.Part, error)
+}
+
+// Node answers berth.v1.Node. All fields are set before it is registered.
+type Node struct {
+	berthv1.UnsafeNodeServer
+
+	Pods         Pods
+	Recorder     *recorder.Recorder
+	ImageService *image.Service
+	Verifier     Verifier
+	Disks        *Disks
+	Settings     *berthv1.Settings
+	NamesOf      func(id string) (event.Names, bool)
+	Exact        bool                            // the kernel reports exit codes
+	Reach        func(ctx context.Context) error // waits a little for containerd
+}
+
+// Version implements berthv1.NodeServer.
+func (n *Node) Version(context.Context, *berthv1.VersionRequest) (*berthv1.VersionResponse, error) {
+	return &berthv1.VersionResponse{Version: version.String(), SemanticVersion: version.Semantic(), Exact: n.Exact}, nil
+}
+
+// Timeline implements berthv1.NodeServer.
+func (n *Node) Timeline(ctx context.Context, req *berthv1.TimelineRequest) (*berthv1.TimelineResponse, error) {
+	if req.GetId() == "" && !req.GetNode() {
+		return nil, fmt.Errorf("timeline: neither a sandbox or container nor the node is named: %w", errdefs.ErrInvalidArgument)
+	}
+	found, err := n.Recorder.Find(ctx, recorder.Query{
+		Of:       req.GetId(),
+		Attempts: req.GetAttempts(),
+		Since:    instantIn(req.GetSince()),
+		After:    req.GetAfter(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	resp := &berthv1.TimelineResponse{Id: found.ID, Name: found.Name, Last: found.Last, More: found.More, Lane: n.laneOf(found.ID)}
+	for _, e := range found.Entries {
+		resp.Entries = append(resp.Entries, &berthv1.Entry{
+			Number: e.Number,
+			At:     instant(e.At),
+			Id:     e.ID,
+			Name:   e.Name,
+			Kind:   e.Kind,
+			By:     string(e.By),
+			What:   e.What,
+			Detail: e.Detail,
+			Error:  e.Err,
+		})
+	}
+	return resp, nil
+}
+
+// Records implements berthv1.NodeServer.
+func (n *Node) Records(ctx context.Context, req *berthv1.RecordsRequest) (*berthv1.RecordsResponse, error) {
+	b := n.Recorder.Batch(ctx, req.GetAfter(), instantIn(req.GetSince()))
+	resp := &berthv1.RecordsResponse{Last: b.Last, More: b.More, Missing: b.Missing}
+	for _, r := range b.Records {
+		resp.Records = append(resp.Records, &berthv1.Record{Number: r.Number, Of: Names(r.Of), Entry: string(r.Entry)})
+	}
+	return resp, nil
+}
+
+// Why implements berthv1.NodeServer.
+func (n *Node) Why(ctx context.Context, req *berthv1.WhyRequest) (*berthv1.WhyResponse, error) {
+	if req.GetId() == "" {
+		return nil, fmt.Errorf("why: no sandbox or container is named: %w", errdefs.ErrInvalidArgument)
+	}
+	found, err := n.Recorder.Find(ctx, recorder.Query{Of: req.GetId(), Around: true})
+	if err != nil {
+		return nil, err
+	}
+	a := why.Explain(found, n.Pods.Ended(), time.Now())
+	if len(a.Wrote) == 0 {
+		a.Wrote = n.Recorder.See(ctx, a.ID).Log
+	}
+	return &berthv1.WhyResponse{
+		Of:     a.Of,
+		Id:     a.ID,
+		Cause:  string(a.Cause),
+		What:   a.What,
+		Why:    a.Why,
+		Wrote:  a.Wrote,
+		Before: a.Before,
+		Now:    a.Now,
+		Lane:   n.laneOf(a.ID),
+	}, nil
+}
+
+// Lanes implements berthv1.NodeServer.
+func (n *Node) Lanes(context.Context, *berthv1.LanesRequest) (*berthv1.LanesResponse, error) {
+	resp := &berthv1.LanesResponse{}
+	for _, l := range n.Pods.Lanes() {
+		resp.Lanes = append(resp.Lanes, laneMessage(l))
+	}
+	return resp, nil
+}
+
+// Ended implements berthv1.NodeServer.
+func (n *Node) Ended(context.Context, *berthv1.EndedRequest) (*berthv1.EndedResponse, error) {
+	resp := &berthv1.EndedResponse{Exits: map[string]*berthv1.Exit{}}
+	for id, e := range n.Pods.Ended() {
+		resp.Exits[id] = &berthv1.Exit{
+			Code:        e.Code,
+			Measured:    e.Measured,
+			Reason:      e.Reason,
+			Witness:     string(e.Witness),
+			FirstThread: e.FirstThread,
+			Ended:       instant(e.Ended),
+			Oom:         e.OOM,
+			Limit:       string(e.Limit),
+			Detail:      e.Detail,
+		}
+	}
+	return resp, nil
+}
+
+// laneOf returns the lane of a sandbox or container, nil if nothing is left to do.
+func (n *Node) laneOf(id string) *berthv1.Lane {
+	for _, l := range n.Pods.Lanes() {
+		if l.ID == id {
+			return laneMessage(l)
+		}
+	}
+	return nil
+}
+
+func laneMessage(l lane.Lane) *berthv1.Lane {
+	return &berthv1.Lane{
+		Id:      l.ID,
+		State:   l.State,
+		Since:   instant(l.Since),
+		Until:   instant(l.Until),
+		Waiting: int32(l.Waiting), // the queue of a lane is bounded
+		Tries:   int32(l.Tries),   // an attempt takes a second or more
+		Error:   l.Err,
+		Head:    fmt.Sprint(l.Head),
+	}
+}
+
+// Names returns the message of names, nil for the node.
+func Names(n event.Names) *berthv1.Names {
+	if n == (event.Names{}) {
+		return nil
+	}
+	return &berthv1.Names{
+		Namespace: n.Namespace,
+		Pod:       n.Pod,
+		Uid:       n.UID,
+		Sandbox:   n.Sandbox,
+		Container: n.Container,
+		Attempt:   n.Attempt,
+	}
+}
+
+// instant returns the message of an instant, nil for the zero Time.
+func instant(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}
+
+// instantIn returns the instant of a message, the zero Time for nil.
+func instantIn(t *timestamppb.Timestamp) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.AsTime()
+}
