@@ -34,11 +34,11 @@ const (
 type ControlClient interface {
 	// ImportImages reads the images of an archive on the host.
 	ImportImages(ctx context.Context, in *ImportImagesRequest, opts ...grpc.CallOption) (*ImportImagesResponse, error)
-	// PruneImages removes the images that no container uses, that are not pinned, and that came to the
-	// node longer ago than an age.
+	// PruneImages removes the images that no container uses, that are not pinned, and that came to
+	// the node longer ago than an age.
 	PruneImages(ctx context.Context, in *PruneImagesRequest, opts ...grpc.CallOption) (*PruneImagesResponse, error)
-	// RepairImage does what Node.VerifyImage does, unpacks wrong layers again from the blobs that are on
-	// the node, and removes wrong blobs.
+	// RepairImage does what Node.VerifyImage does, unpacks wrong layers again from the blobs that are
+	// on the node, and removes wrong blobs.
 	RepairImage(ctx context.Context, in *RepairImageRequest, opts ...grpc.CallOption) (*RepairImageResponse, error)
 }
 
@@ -88,11 +88,11 @@ func (c *controlClient) RepairImage(ctx context.Context, in *RepairImageRequest,
 type ControlServer interface {
 	// ImportImages reads the images of an archive on the host.
 	ImportImages(context.Context, *ImportImagesRequest) (*ImportImagesResponse, error)
-	// PruneImages removes the images that no container uses, that are not pinned, and that came to the
-	// node longer ago than an age.
+	// PruneImages removes the images that no container uses, that are not pinned, and that came to
+	// the node longer ago than an age.
 	PruneImages(context.Context, *PruneImagesRequest) (*PruneImagesResponse, error)
-	// RepairImage does what Node.VerifyImage does, unpacks wrong layers again from the blobs that are on
-	// the node, and removes wrong blobs.
+	// RepairImage does what Node.VerifyImage does, unpacks wrong layers again from the blobs that are
+	// on the node, and removes wrong blobs.
 	RepairImage(context.Context, *RepairImageRequest) (*RepairImageResponse, error)
 	mustEmbedUnimplementedControlServer()
 }

@@ -1494,8 +1494,8 @@ func (x *Object) GetTries() int32 {
 	return 0
 }
 
-// Settings are the settings that are a number, a switch or a word. Paths, addresses and credentials only
-// appear as a bool or a count. Durations are written as 1m30s.
+// Settings are the settings that are a number, a switch or a word. Paths, addresses and credentials
+// only appear as a bool or a count. Durations are written as 1m30s.
 type Settings struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	LogLevel  string                 `protobuf:"bytes,1,opt,name=log_level,json=logLevel,proto3" json:"log_level,omitempty"`
@@ -2611,8 +2611,8 @@ func (x *ImportProgressResponse) GetProgress() *Progress {
 
 type Progress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Bytes of the image, and how many of these are here; of an archive, its size and how much of it was
-	// read. The total is 0 until the registry has described the image.
+	// Bytes of the image, and how many of these are here; of an archive, its size and how much of it
+	// was read. The total is 0 until the registry has described the image.
 	Total   int64 `protobuf:"varint,1,opt,name=total,proto3" json:"total,omitempty"`
 	Fetched int64 `protobuf:"varint,2,opt,name=fetched,proto3" json:"fetched,omitempty"`
 	// The blobs of the image, and those that are complete; 0 for an archive.
@@ -2968,8 +2968,8 @@ type Part struct {
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// The chain ID of a layer, the digest of a blob.
 	Id string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
-	// whole, wrong, repaired, removed, missing or unknown. The blob of a layer that is unpacked may be
-	// missing.
+	// whole, wrong, repaired, removed, missing or unknown. The blob of a layer that is unpacked may
+	// be missing.
 	Outcome       string `protobuf:"bytes,3,opt,name=outcome,proto3" json:"outcome,omitempty"`
 	Detail        string `protobuf:"bytes,4,opt,name=detail,proto3" json:"detail,omitempty"`
 	unknownFields protoimpl.UnknownFields

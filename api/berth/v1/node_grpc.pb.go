@@ -40,11 +40,11 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Node answers questions about the node, beyond those of CRI, and changes nothing. The socket of CRI
-// serves it, and so does the socket of the setting api.read_socket, which serves nothing else.
+// Node answers questions about the node, beyond those of CRI, and changes nothing. The sockets of
+// CRI serve it.
 //
-// docs/api.md says what a client may rely on. Words such as those of a state form open sets: a later
-// berth may have more of them.
+// docs/api.md says what a client may rely on. Words such as those of a state form open sets: a
+// later berth may have more of them.
 type NodeClient interface {
 	// Version returns the version of berth.
 	Version(ctx context.Context, in *VersionRequest, opts ...grpc.CallOption) (*VersionResponse, error)
@@ -59,8 +59,8 @@ type NodeClient interface {
 	// Ended returns the exits that are not on record yet. CRI still shows these containers and
 	// sandboxes as RUNNING and READY.
 	Ended(ctx context.Context, in *EndedRequest, opts ...grpc.CallOption) (*EndedResponse, error)
-	// State returns the settings of berth, without any text that may be a secret, and a summary of each
-	// record.
+	// State returns the settings of berth, without any text that may be a secret, and a summary of
+	// each record.
 	State(ctx context.Context, in *StateRequest, opts ...grpc.CallOption) (*StateResponse, error)
 	// Images returns all images with their users, and the space that the removal of each would free.
 	Images(ctx context.Context, in *ImagesRequest, opts ...grpc.CallOption) (*ImagesResponse, error)
@@ -218,11 +218,11 @@ func (c *nodeClient) VerifyImage(ctx context.Context, in *VerifyImageRequest, op
 // All implementations must embed UnimplementedNodeServer
 // for forward compatibility.
 //
-// Node answers questions about the node, beyond those of CRI, and changes nothing. The socket of CRI
-// serves it, and so does the socket of the setting api.read_socket, which serves nothing else.
+// Node answers questions about the node, beyond those of CRI, and changes nothing. The sockets of
+// CRI serve it.
 //
-// docs/api.md says what a client may rely on. Words such as those of a state form open sets: a later
-// berth may have more of them.
+// docs/api.md says what a client may rely on. Words such as those of a state form open sets: a
+// later berth may have more of them.
 type NodeServer interface {
 	// Version returns the version of berth.
 	Version(context.Context, *VersionRequest) (*VersionResponse, error)
@@ -237,8 +237,8 @@ type NodeServer interface {
 	// Ended returns the exits that are not on record yet. CRI still shows these containers and
 	// sandboxes as RUNNING and READY.
 	Ended(context.Context, *EndedRequest) (*EndedResponse, error)
-	// State returns the settings of berth, without any text that may be a secret, and a summary of each
-	// record.
+	// State returns the settings of berth, without any text that may be a secret, and a summary of
+	// each record.
 	State(context.Context, *StateRequest) (*StateResponse, error)
 	// Images returns all images with their users, and the space that the removal of each would free.
 	Images(context.Context, *ImagesRequest) (*ImagesResponse, error)

@@ -14,8 +14,8 @@
 //
 // # Promises
 //
-//   - Node changes nothing, and no answer of it has a credential. Timelines and answers to Why have
-//     texts of errors and the last lines of logs, so the socket for readers is off unless it is set.
+//   - Node changes nothing, and its settings have no credential. Timelines and answers to Why have
+//     texts of errors and the last lines of logs.
 //   - An answer can always be encoded: text that is not UTF-8, which a program may have written into
 //     its log, has U+FFFD in its place.
 //   - What is in memory is answered while containerd is away. Images and the disk wait a little for
