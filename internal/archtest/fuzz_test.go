@@ -37,7 +37,7 @@ var fuzzed = map[string]string{
 	"image.normalized":            "FuzzListed",
 	"imagestore.registries.hosts": "FuzzHosts",
 	"imagestore.parseConfig":      "FuzzConfig",
-	"join.filter.letsReport":   "FuzzFilter",
+	"join.filter.letsReport":      "FuzzFilter",
 	"join.membership":             "FuzzGroups",
 	"join.parseHierarchies":       "FuzzGroups",
 	"manifest.Parse":              "FuzzPod",
