@@ -88,7 +88,7 @@ func TestAProbeThatCannotRunIsAnsweredByTheOCIRuntime(t *testing.T) {
 				return err == nil && r.GetExitCode() == 0
 			})
 			r, err := n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: cmd, Timeout: 10})
-			says := regexp.MustCompile(`[0-9a-f]{32,64}`).ReplaceAllString(status.Convert(err).Message(), "ID")
+			says := regexp.MustCompile(`[0-9a-f]{32,64}|[A-Z2-7]{26}`).ReplaceAllString(status.Convert(err).Message(), "ID")
 			return status.Code(err).String() + " " + says + " " + r.String()
 		}
 		if want, got := answer(old, there), answer(n, id); got != want {

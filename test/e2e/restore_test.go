@@ -274,11 +274,11 @@ action = "allow"
 func notRestored(t *testing.T, n *node.Node, id string) {
 	t.Helper()
 	_, err := n.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: id})
-	if err == nil || !strings.Contains(err.Error(), "CRIU says: ") || !strings.Contains(err.Error(), "Error (criu/") {
+	if err == nil || !strings.Contains(err.Error(), "CRIU: ") || !strings.Contains(err.Error(), "Error (criu/") {
 		t.Errorf("%v", err)
 	}
 	st := n.Ended(id)
-	if st.GetReason() != "StartError" || st.GetExitCode() != 128 || !strings.Contains(st.GetMessage(), "CRIU says: ") {
+	if st.GetReason() != "StartError" || st.GetExitCode() != 128 || !strings.Contains(st.GetMessage(), "CRIU: ") {
 		t.Errorf("%v", st)
 	}
 	if _, err := n.RemoveContainer(t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil {

@@ -3,6 +3,7 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/encoding/protojson"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	berthv1 "berth/api/berth/v1"
@@ -282,10 +284,16 @@ func (n *Node) Import(ctx context.Context, path, ref string) (*berthv1.ImportIma
 	return n.Control.ImportImages(ctx, &berthv1.ImportImagesRequest{Path: path, Ref: ref})
 }
 
-// Timeline returns the timeline of a container or sandbox as a text.
+// Timeline returns the timeline of a container or sandbox as JSON without spaces.
 func (n *Node) Timeline(ctx context.Context, id string) (string, error) {
 	resp, err := n.Client.Node.Timeline(ctx, &berthv1.TimelineRequest{Id: id})
-	return fmt.Sprint(resp), err
+	if err != nil {
+		return "", err
+	}
+	b, err := protojson.Marshal(resp)
+	var text bytes.Buffer
+	err = errors.Join(err, json.Compact(&text, b)) // protojson puts spaces where it likes
+	return text.String(), err
 }
 
 // History returns the timeline of a container or sandbox.
