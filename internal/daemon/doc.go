@@ -50,7 +50,8 @@
 //
 // # To look at it live
 //
-// If debug.socket is set, it serves goroutines, the heap, a CPU profile and the lanes (debug.go).
+// If debug.socket is set, it serves goroutines, the heap, a CPU profile and the lanes (debug.go); if
+// api.read_socket is, the methods of berth.v1 that change nothing (readers.go).
 //
 // # Output
 //

@@ -64,6 +64,7 @@ func (d *daemon) parts(changes <-chan config.Config) []part {
 		{"streaming server", atOnce, d.persistently("serve streams", d.server.Run)},
 		{"streaming socket", atOnce, d.persistently("serve streams on streams.socket", d.serveStreamSocket)},
 		{"debug socket", atOnce, d.persistently("serve on debug.socket", d.answerDebug)},
+		{"reading socket", onceRestored, d.persistently("serve on api.read_socket", d.answerReaders)},
 	}
 }
 
@@ -215,6 +216,11 @@ func (d *daemon) runPlugins(ctx context.Context) error {
 // admitPlugins lets pods be made once the plug-ins that berth starts take part.
 func (d *daemon) admitPlugins(ctx context.Context) error {
 	return d.hooks.plugins.admit(ctx, d.log.Logger)
+}
+
+// answerReaders answers on api.read_socket, if that is set.
+func (d *daemon) answerReaders(ctx context.Context) error {
+	return serveReaders(ctx, d.sockets, d.cfg.API, d.node, d.log.Logger, d.metrics)
 }
 
 // answerDebug answers on debug.socket, if that is set.

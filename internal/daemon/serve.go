@@ -33,6 +33,7 @@ type serving struct {
 	streams     *stream.Service
 	server      *stream.Server
 	cri         *cri.Server
+	node        *nodeapi.Node
 }
 
 // openServing makes what clients call.
@@ -58,7 +59,7 @@ func (s *serving) openCRI(w wings) {
 	})
 	w.metrics.ReadImages(w.images.service)
 	pods := w.hooks.plugins.serve(served{w.heart.core.Pods, w.containerd.reach, w.hooks.plugins})
-	node := &nodeapi.Node{
+	s.node = &nodeapi.Node{
 		Pods:         w.heart.core.Pods,
 		Recorder:     w.heart.core.Recorder,
 		ImageService: w.images.service,
@@ -88,8 +89,8 @@ func (s *serving) openCRI(w wings) {
 		w.log.Logger,
 		w.metrics,
 		w.history.tracing.Server()...)
-	nodeapi.RegisterNode(s.cri, node)
-	nodeapi.RegisterControl(s.cri, nodeapi.Control{Node: node})
+	nodeapi.RegisterNode(s.cri, s.node)
+	nodeapi.RegisterControl(s.cri, nodeapi.Control{Node: s.node})
 }
 
 // serve serves CRI once the records are restored, until stop ends, and then lets calls in flight

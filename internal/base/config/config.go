@@ -41,6 +41,7 @@ type Config struct {
 	Audit          Audit              `toml:"audit"`
 	Metrics        Metrics            `toml:"metrics"`
 	Debug          Debug              `toml:"debug"`
+	API            API                `toml:"api"`
 	Checkpoint     Checkpoint         `toml:"checkpoint"`
 	Tracing        Tracing            `toml:"tracing"`
 	Tricks         Tricks             `toml:"tricks"`
@@ -231,6 +232,12 @@ const (
 // Metrics configures the Prometheus endpoint.
 type Metrics struct {
 	Address string `toml:"address" doc:"HOST:PORT to serve /metrics on. Empty: no metrics."`
+}
+
+// API configures who may call the services of api/berth/v1 besides the clients of the CRI socket.
+type API struct {
+	ReadSocket string `toml:"read_socket" doc:"Unix socket on which berth.v1.Node alone is served, which changes nothing, for agents that are not root. Its mode is 0660. Empty: none."`
+	ReadGroup  string `toml:"read_group" doc:"Name or number of the group that owns api.read_socket. Empty: root's."`
 }
 
 // Debug configures what a person can ask a running berth about itself.
@@ -486,10 +493,15 @@ func (c *Config) check(origin func(key string) string) error {
 		"address":        c.Address,
 		"streams.socket": c.Streams.Socket,
 		"debug.socket":   c.Debug.Socket,
+
+		"api.read_socket": c.API.ReadSocket,
 	} {
 		if len(path) > maxSocket {
 			bad(key, "%d bytes are too many for the path of a socket; the maximum is %d", len(path), maxSocket)
 		}
+	}
+	if c.API.ReadGroup != "" && c.API.ReadSocket == "" {
+		bad("api.read_group", "%q would own nothing; set api.read_socket", c.API.ReadGroup)
 	}
 	if !slices.Contains([]string{"debug", "info", "warn", "error"}, c.Log.Level) {
 		bad("log.level", "%q is not debug, info, warn or error", c.Log.Level)

@@ -107,6 +107,8 @@ func TestCheckFindsWhatCannotWork(t *testing.T) {
 		"logs.max_line":          func(c *Config) { c.Logs.MaxLine = 1 },
 		"streams.socket: 108":    func(c *Config) { c.Streams.Socket = "/" + strings.Repeat("a", 107) },
 		"debug.socket: 108":      func(c *Config) { c.Debug.Socket = "/" + strings.Repeat("a", 107) },
+		"api.read_socket: 108":   func(c *Config) { c.API.ReadSocket = "/" + strings.Repeat("a", 107) },
+		"api.read_group":         func(c *Config) { c.API.ReadGroup = "adm" },
 		"streams.socket: \"a":    func(c *Config) { c.Streams.Socket = "a" },
 		"streams.address: \"a":   func(c *Config) { c.Streams.Address = "a" },
 		"open to other hosts":    func(c *Config) { c.Streams.Address = "10.0.0.5:1" },

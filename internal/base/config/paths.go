@@ -38,6 +38,7 @@ func (c *Config) paths() []setPath {
 		{"libexec", c.Libexec, listed},
 		{"streams.socket", c.Streams.Socket, ""},
 		{"debug.socket", c.Debug.Socket, ""},
+		{"api.read_socket", c.API.ReadSocket, ""},
 		{"streams.cert_file", c.Streams.CertFile, ""},
 		{"streams.key_file", c.Streams.KeyFile, ""},
 		{"image.registry_dir", c.Image.RegistryDir, ""},
