@@ -762,7 +762,7 @@ func TestWhatHappenedSinceIsWhole(t *testing.T) {
 		dir := t.TempDir()
 		r, kill := start(t, Config{Dir: dir, MaxBytes: segments * minSegment}) // of which a part is dropped
 		for i := range 4 * maxAnswer {
-			r.add(fmt.Sprint("c", i%50), event.ResourcesApplied{Version: uint64(i)}) //nolint:gosec // small
+			r.add(fmt.Sprint("c", i%50), event.ResourcesApplied{Version: uint64(i)})
 			time.Sleep(time.Second)
 		}
 		time.Sleep(time.Second)

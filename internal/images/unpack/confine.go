@@ -34,7 +34,7 @@ func confine() error {
 		has[n].Effective &= keep[n]
 		has[n].Inheritable = 0
 	}
-	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&has[0])), 0)
+	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&has[0])), 0) //nolint:gosec // the kernel reads it
 	if errno != 0 {
 		return fmt.Errorf("give up capabilities: %w", errno)
 	}

@@ -61,7 +61,7 @@ func (r request) fence() error {
 		return nil // berth says it when it starts
 	}
 	attr := unix.LandlockRulesetAttr{Handled_access_fs: all}
-	set, _, errno := syscall.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr.Handled_access_fs), 0)
+	set, _, errno := syscall.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr.Handled_access_fs), 0) //nolint:gosec // the kernel reads it
 	if errno != 0 {
 		return fmt.Errorf("make rules of Landlock: %w", errno)
 	}
@@ -75,7 +75,7 @@ func (r request) fence() error {
 			return &os.PathError{Op: "open", Path: path, Err: err}
 		}
 		rule := unix.LandlockPathBeneathAttr{Allowed_access: rights, Parent_fd: int32(fd)}
-		_, _, errno := syscall.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, set, unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0, 0)
+		_, _, errno := syscall.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, set, unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0, 0) //nolint:gosec // the kernel reads it
 		_ = unix.Close(fd)
 		if errno != 0 {
 			return fmt.Errorf("allow %s by Landlock: %w", path, errno)
