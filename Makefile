@@ -45,10 +45,14 @@ export CGO_ENABLED := 0
 build: ## Build build/bin/berth
 	go build -ldflags '$(LDFLAGS)' -o $(BERTH) ./cmd/berth
 
+# Debian's protobuf-compiler does not know the option that is taken out.
+CRI := staging/src/k8s.io/cri-api/pkg/apis/runtime/v1
 .PHONY: proto
-proto: ## Generate the Go code of api/berth/v1 again, with Debian's protobuf-compiler
+proto: ## Generate the Go code of api/berth/v1 and base/cri138 again, with Debian's protobuf-compiler
 	cd tools/proto && go build -o $(BUILD)/proto/ google.golang.org/protobuf/cmd/protoc-gen-go google.golang.org/grpc/cmd/protoc-gen-go-grpc
 	PATH=$(BUILD)/proto:$$PATH protoc -I api --go_out=. --go_opt=module=berth --go-grpc_out=. --go-grpc_opt=module=berth api/berth/v1/*.proto
+	mkdir -p $(BUILD)/proto/$(CRI) && sed 's/\[debug_redact = true\]//' $$(go list -m -f '{{.Dir}}' k8s.io/cri-api)/pkg/apis/runtime/v1/api.proto > $(BUILD)/proto/$(CRI)/api.proto
+	PATH=$(BUILD)/proto:$$PATH protoc -I $(BUILD)/proto -I internal/base/cri138 --go_out=. --go_opt=module=berth cri138.proto
 
 .PHONY: run
 run: programs build ## Run berth from this tree, as root: make run ARGS='serve --config FILE'

@@ -35,7 +35,7 @@ func TestPureRoomsImportTheStandardLibraryAlone(t *testing.T) {
 }
 
 // A room on this list can be read, tested and moved by itself. All may use retry, frame, namespace
-// and inroot, each of which is a handful of lines that import nothing of berth.
+// inroot and cri138, each of which is a handful of lines that import nothing of berth.
 func TestRoomsImportNoSibling(t *testing.T) {
 	siblings := map[string][]string{
 		"internal/base/lane":        nil,
@@ -57,9 +57,10 @@ func TestRoomsImportNoSibling(t *testing.T) {
 
 		"internal/host/namespace": nil,
 		"internal/base/inroot":    nil,
+		"internal/base/cri138":    nil,
 		"internal/engine/shims":   {"berth/internal/host/cgroup", "berth/internal/base/connection", "berth/internal/host/pidfd"},
 	}
-	small := []string{"berth/internal/base/retry", "berth/internal/base/frame", "berth/internal/host/namespace", "berth/internal/base/inroot"}
+	small := []string{"berth/internal/base/retry", "berth/internal/base/frame", "berth/internal/host/namespace", "berth/internal/base/inroot", "berth/internal/base/cri138"}
 	for room, allowed := range siblings {
 		for _, f := range rooms(t)[room] {
 			for _, p := range f.imports() {

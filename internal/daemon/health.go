@@ -45,6 +45,10 @@ type health struct {
 	exact          bool // the kernel says how a process ended that somebody else reaped
 	log            *slog.Logger
 
+	groupsDelegated func() error
+	// notDelegated is the logged reason why control groups cannot be writable; "" if they can be.
+	notDelegated atomic.Pointer[string]
+
 	podCIDR atomic.Pointer[string] // as the kubelet has sent it; nil: it has not
 }
 
@@ -70,6 +74,8 @@ func newHealth(w wings) *health {
 		settings:       w.settings,
 		exact:          w.host.kernel.Exact(),
 		log:            w.log.Logger,
+
+		groupsDelegated: w.host.GroupsDelegated,
 	}
 }
 
@@ -128,6 +134,23 @@ func (h *health) Handlers() []*runtimeapi.RuntimeHandler {
 
 // SystemdCgroup implements cri.Health.
 func (h *health) SystemdCgroup() bool { return h.handlers[h.defaultHandler].SystemdCgroup }
+
+// WritableCgroups implements cri.Health. It logs each change, because the kubelet does not report why
+// a feature is missing.
+func (h *health) WritableCgroups() bool {
+	why := ""
+	if err := h.groupsDelegated(); err != nil {
+		why = err.Error()
+	}
+	if old := h.notDelegated.Swap(&why); old == nil || *old != why {
+		if why != "" {
+			h.log.Info("containers cannot have writable control groups (cgroup_mount_mode)", "why", why)
+		} else {
+			h.log.Info("containers can have writable control groups (cgroup_mount_mode)")
+		}
+	}
+	return why == ""
+}
 
 // SetPodCIDR implements cri.Health. Each value is logged once: a person who expects pods to get
 // their addresses from it finds out why they do not.

@@ -149,7 +149,7 @@ func (n *node) call(ctx context.Context, method string, wire []byte) (sent bool,
 		server any
 	}{
 		{&runtimeapi.RuntimeService_ServiceDesc, n.berth.Runtime},
-		{&runtimeapi.ImageService_ServiceDesc, n.images},
+		{cri.ImageService(), n.images},
 	} {
 		for _, m := range s.desc.Methods {
 			if m.MethodName == method {
@@ -207,11 +207,12 @@ func (noCRIU) PauseTask(context.Context, string) (bool, error) {
 // healthy is a node on which all is well.
 type healthy struct{}
 
-func (healthy) Runtime() error       { return nil }
-func (healthy) Network() error       { return nil }
-func (healthy) Info() map[string]any { return map[string]any{"k": "v"} }
-func (healthy) SystemdCgroup() bool  { return false }
-func (healthy) SetPodCIDR(string)    {}
+func (healthy) Runtime() error        { return nil }
+func (healthy) Network() error        { return nil }
+func (healthy) Info() map[string]any  { return map[string]any{"k": "v"} }
+func (healthy) SystemdCgroup() bool   { return false }
+func (healthy) WritableCgroups() bool { return true }
+func (healthy) SetPodCIDR(string)     {}
 func (healthy) Handlers() []*runtimeapi.RuntimeHandler {
 	return []*runtimeapi.RuntimeHandler{{Name: ""}, {Name: "runc"}}
 }

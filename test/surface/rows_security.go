@@ -2,6 +2,13 @@
 
 package surface
 
+import (
+	"google.golang.org/grpc/codes"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/base/cri138"
+)
+
 func securityRows() []Row {
 	const (
 		userns   = "test/e2e.TestAPodHasAUserNamespace"
@@ -10,6 +17,7 @@ func securityRows() []Row {
 		selinux  = "spec.TestSELinuxLabelsAreGivenOrSaidToBeMissing"
 		users    = "spec.TestUsersAndGroupsAreResolved"
 		modes    = "spec.TestModesThatMakeNoSenseAreRefused"
+		groups   = "spec.TestAContainerSeesItsControlGroupsAsItAsks"
 	)
 	return []Row{
 		honoured("LinuxContainerSecurityContext.capabilities", ""),
@@ -31,6 +39,8 @@ func securityRows() []Row {
 		honoured("LinuxContainerSecurityContext.apparmor_profile", "deprecated, for older kubelets", apparmor),
 		honoured("LinuxContainerSecurityContext.seccomp_profile_path", "deprecated, for older kubelets", seccomp),
 
+		honoured("LinuxContainerSecurityContext.cgroup_mount_mode", "READ_WRITE on cgroup v2 that the host has mounted with nsdelegate, and not in the host's cgroup namespace unless the container is privileged; READ_ONLY unless it is", groups),
+
 		honoured("Capability.add_capabilities", "", "spec.TestCapabilitiesAreAddedAndDropped"),
 		honoured("Capability.drop_capabilities", "", "spec.TestCapabilitiesAreAddedAndDropped"),
 		honoured("Capability.add_ambient_capabilities", "", "spec.TestCapabilitiesAreAddedAndDropped"),
@@ -40,6 +50,12 @@ func securityRows() []Row {
 		honoured("NamespaceOption.ipc", "POD and NODE", modes),
 		honoured("NamespaceOption.target_id", "with the pid mode TARGET; otherwise it is refused. The target has to live, as the same process, from the creation until the start", modes),
 		honoured("NamespaceOption.userns_options", ""),
+		honoured("NamespaceOption.cgroupns_options", "for a container of an OCI runtime on this host", groups),
+		honoured("CgroupNamespace.mode", "CONTAINER and NODE; without the field a container has a namespace of its own on cgroup v2 unless it is privileged", groups),
+		below(refused("RunPodSandboxRequest.config.linux.security_context.namespace_options.cgroupns_options", codes.InvalidArgument, "each container has its own",
+			run(func(c *runtimeapi.PodSandboxConfig) {
+				cri138.Set(c.Linux.SecurityContext.NamespaceOptions, &cri138.NamespaceOption{CgroupnsOptions: &cri138.CgroupNamespace{}})
+			}))),
 		honoured("UserNamespace.mode", "NODE, and POD where the handler's OCI runtime, its snapshotter and the kernel map owners",
 			userns, "probe.TestUserNamespacesAreThereWhereEverythingMapsOwners"),
 		honoured("UserNamespace.uids", "one range from 0 on; for a container that of its pod", userns, "spec.TestAUserNamespaceIsGivenOrRefused"),
@@ -55,5 +71,14 @@ func securityRows() []Row {
 		honoured("Int64Value.value", ""),
 		honoured("SecurityProfile.profile_type", "", seccomp, apparmor),
 		honoured("SecurityProfile.localhost_ref", "", seccomp, "spec.TestSeccompProfilesAreReadAsWritten"),
+		refused("SecurityProfile.oci_ref", codes.InvalidArgument, "profiles from a registry are not supported", withProfile(&cri138.SecurityProfile{OciRef: "registry.example/profile@sha256:00"})),
+		below(refused("SecurityProfile.base_profile", codes.InvalidArgument, "as oci_ref", withProfile(&cri138.SecurityProfile{BaseProfile: &cri138.SecurityProfileBase{}}))),
 	}
+}
+
+func withProfile(fields *cri138.SecurityProfile) *runtimeapi.CreateContainerRequest {
+	return create(func(c *runtimeapi.ContainerConfig) {
+		c.Linux.SecurityContext.Seccomp = &runtimeapi.SecurityProfile{}
+		cri138.Set(c.Linux.SecurityContext.Seccomp, fields)
+	})
 }

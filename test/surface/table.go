@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // Fate is the treatment of a field of a request.
@@ -83,7 +82,7 @@ type Field struct {
 // Methods are the methods of CRI, in its order.
 func Methods() []protoreflect.MethodDescriptor {
 	var all []protoreflect.MethodDescriptor
-	services := runtimeapi.File_staging_src_k8s_io_cri_api_pkg_apis_runtime_v1_api_proto.Services()
+	services := protocol().Services()
 	for i := range services.Len() {
 		methods := services.Get(i).Methods()
 		for j := range methods.Len() {

@@ -15,6 +15,7 @@ import (
 	ocifeatures "github.com/opencontainers/runtime-spec/specs-go/features"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/cri138"
 	"berth/internal/heart/pod"
 )
 
@@ -67,6 +68,9 @@ func (p *Probe) Features(handler string) *runtimeapi.RuntimeHandlerFeatures {
 	}
 	cannot, ok := p.userns.known(handler)
 	out.UserNamespaces = ok && cannot == nil
+	if isRunc(p.cfg.Handlers[handler]) {
+		cri138.Set(out, &cri138.RuntimeHandlerFeatures{CgroupNamespaces: true})
+	}
 	return out
 }
 

@@ -11,6 +11,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/base/cri138"
 )
 
 // confine applies seccomp, AppArmor and SELinux to a container. Each is applied as the request
@@ -71,6 +73,18 @@ func profile(field string, p *runtimeapi.SecurityProfile, deprecated, old string
 			return nil, fmt.Errorf("%s: %q is not runtime/default, unconfined or localhost/PROFILE: %w", deprecated, old, errdefs.ErrInvalidArgument)
 		}
 		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: path}, nil
+	}
+	fields, err := cri138.Of[cri138.SecurityProfile](p)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w: %w", field, err, errdefs.ErrInvalidArgument)
+	}
+	switch {
+	case p.GetProfileType() == cri138.SecurityProfile_OCI:
+		return nil, fmt.Errorf("%s.profile_type: profiles from a registry (OCI) are not supported: %w", field, errdefs.ErrInvalidArgument)
+	case fields.GetOciRef() != "":
+		return nil, fmt.Errorf("%s.oci_ref: profile %q is not for type %s: %w", field, fields.GetOciRef(), p.GetProfileType(), errdefs.ErrInvalidArgument)
+	case fields.GetBaseProfile() != nil:
+		return nil, fmt.Errorf("%s.base_profile: it is not for type %s: %w", field, p.GetProfileType(), errdefs.ErrInvalidArgument)
 	}
 	switch local := p.GetProfileType() == runtimeapi.SecurityProfile_Localhost; {
 	case runtimeapi.SecurityProfile_ProfileType_name[int32(p.GetProfileType())] == "":

@@ -76,10 +76,14 @@ func ForContainer(h Host, in Container) (*specs.Spec, []Degraded, error) {
 	if err := capabilities(h, s, sec); err != nil {
 		return nil, nil, err
 	}
-	if err := namespaces(h, s, in); err != nil {
+	view, err := viewGroups(h, in)
+	if err != nil {
 		return nil, nil, err
 	}
-	if err := mounts(h, s, in); err != nil {
+	if err := namespaces(s, in, view); err != nil {
+		return nil, nil, err
+	}
+	if err := mounts(h, s, in, view); err != nil {
 		return nil, nil, err
 	}
 	if !privileged {

@@ -54,6 +54,9 @@ type Host struct {
 	// MountAt returns the mount that a path of this host is on. It may be nil: mounts can be
 	// propagated from everywhere.
 	MountAt func(path string) (MountPoint, error)
+	// GroupsDelegated returns nil if a container may have its control group writable now, and
+	// otherwise the reason and the remedy. It may be nil: it may.
+	GroupsDelegated func() error
 	// SELinux allocates labels; nil if SELinux is off.
 	SELinux SELinux
 	// Devices lists the host's device nodes, for privileged containers.
@@ -85,6 +88,8 @@ func ReadHost(capabilities []string) (Host, error) {
 		MountAt:        mountAt,
 		MinOOMScoreAdj: -1000,
 		Devices:        hostDevices,
+
+		GroupsDelegated: groupsDelegated,
 	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(cgroupRoot, &st); err != nil {

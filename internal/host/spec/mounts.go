@@ -49,7 +49,7 @@ func defaultMounts(privileged bool) []specs.Mount {
 // mounts combines the default mounts, the pod's own files, the image's volumes and the mounts of
 // the configuration. A later mount replaces an earlier one with the same destination, and parents
 // come before children.
-func mounts(h Host, s *specs.Spec, in Container) error {
+func mounts(h Host, s *specs.Spec, in Container, view groupView) error {
 	cfg := in.Config
 	sec := cfg.GetLinux().GetSecurityContext()
 	all := withBase(defaultMounts(sec.GetPrivileged()), s.Mounts)
@@ -57,9 +57,7 @@ func mounts(h Host, s *specs.Spec, in Container) error {
 	if mapped && in.NetNS == "" {
 		all = withBase(all, []specs.Mount{hostSys()})
 	}
-	if in.HostProcess && h.CgroupV2 && !hidesGroups(h, sec) {
-		all = hostGroups(all)
-	}
+	all = view.mount(h, in, all)
 	taken := map[string]bool{}
 	var asked []specs.Mount
 	for i, m := range cfg.GetMounts() {
@@ -113,23 +111,6 @@ func mounts(h Host, s *specs.Spec, in Container) error {
 	all = slices.DeleteFunc(all, func(m specs.Mount) bool { return taken[m.Destination] })
 	s.Mounts = slices.Concat(all, asked)
 	return nil
-}
-
-// hostGroups turns each mount of the unified hierarchy into a bind mount of the host's. A new mount
-// of the file system in the host's cgroup namespace would be the same mount as the host's and so
-// change its options: without nsdelegate and memory_recursiveprot, the node's memory protection is
-// off (cgroups(7), "Mount Options" of the kernel's cgroup-v2). The other kernel file systems that a
-// container mounts either are new ones each time (devpts, tmpfs, proc since Linux 5.8) or take no
-// options (sysfs, mqueue), and on cgroup v1 a mount does not change an existing hierarchy.
-func hostGroups(all []specs.Mount) []specs.Mount {
-	all = slices.Clone(all)
-	for i, m := range all {
-		if m.Type == "cgroup" || m.Type == "cgroup2" {
-			all[i].Type, all[i].Source = "bind", cgroupRoot
-			all[i].Options = append([]string{"bind", "rprivate"}, m.Options...)
-		}
-	}
-	return all
 }
 
 // fileMount mounts one of the pod's own files. They lie in a file system of the host's, on which a

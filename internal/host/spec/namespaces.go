@@ -55,7 +55,7 @@ func NeedsProcess(cfg *runtimeapi.PodSandboxConfig) bool {
 }
 
 // namespaces sets which namespaces the container joins and which it gets of its own.
-func namespaces(h Host, s *specs.Spec, in Container) error {
+func namespaces(s *specs.Spec, in Container, view groupView) error {
 	opts := in.Config.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	if err := checkModes(opts, inPod, inContainer, onNode, inTarget); err != nil {
 		return err
@@ -100,17 +100,10 @@ func namespaces(h Host, s *specs.Spec, in Container) error {
 		}
 		add(specs.PIDNamespace, PIDNamespaceOf(in.TargetPID))
 	}
-	if hidesGroups(h, in.Config.GetLinux().GetSecurityContext()) {
+	if view.hidden {
 		add(specs.CgroupNamespace, "")
 	}
 	return inUserNamespace(s, in)
-}
-
-// hidesGroups reports whether a container has a cgroup namespace of its own, which hides the paths
-// of the host's cgroups. With cgroup v1 the controllers are mounted from the host's tree, which it
-// would hide from the mount itself.
-func hidesGroups(h Host, sec *runtimeapi.LinuxContainerSecurityContext) bool {
-	return h.CgroupV2 && !sec.GetPrivileged()
 }
 
 // PIDNamespaceOf returns the path of the PID namespace of the process that has a PID now. The

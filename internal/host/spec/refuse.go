@@ -36,6 +36,9 @@ func refuseSandbox(cfg *runtimeapi.PodSandboxConfig) error {
 	if err := refuseTarget(sec.GetNamespaceOptions()); err != nil {
 		return err
 	}
+	if err := refuseSandboxGroups(sec.GetNamespaceOptions()); err != nil {
+		return err
+	}
 	if err := refuseUser(sec); err != nil {
 		return err
 	}
@@ -60,6 +63,9 @@ func refuseContainer(cfg *runtimeapi.ContainerConfig) error {
 	}
 	sec := cfg.GetLinux().GetSecurityContext()
 	if err := refuseTarget(sec.GetNamespaceOptions()); err != nil {
+		return err
+	}
+	if err := checkGroups(sec); err != nil {
 		return err
 	}
 	for field, list := range map[string][]string{"masked_paths": sec.GetMaskedPaths(), "readonly_paths": sec.GetReadonlyPaths()} {

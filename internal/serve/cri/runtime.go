@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/cri138"
 	"berth/internal/base/version"
 )
 
@@ -43,6 +44,8 @@ type Health interface {
 	Info() map[string]any
 	Handlers() []*runtimeapi.RuntimeHandler
 	SystemdCgroup() bool
+	// WritableCgroups reports whether a container can have its control group writable now.
+	WritableCgroups() bool
 	// SetPodCIDR takes the kubelet's address range for pods, for Info.
 	SetPodCIDR(cidrs string)
 }
@@ -105,6 +108,7 @@ func (r *Runtime) Status(_ context.Context, req *runtimeapi.StatusRequest) (*run
 		RuntimeHandlers: handlers,
 		Features:        features(handlers),
 	}
+	cri138.Set(resp.Features, &cri138.RuntimeFeatures{CgroupMountMode: r.Health.WritableCgroups()})
 	if req.GetVerbose() {
 		resp.Info = map[string]string{}
 		for k, v := range r.Health.Info() {

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/base/cri138"
 )
 
 // handlers is a Health that knows which runtime handlers have user namespaces.
@@ -17,6 +19,8 @@ type handlers struct {
 
 func (h handlers) Runtime() error { return nil }
 func (h handlers) Network() error { return nil }
+
+func (h handlers) WritableCgroups() bool { return len(h.userNamespaces) > 1 }
 
 func (h handlers) Handlers() []*runtimeapi.RuntimeHandler {
 	var out []*runtimeapi.RuntimeHandler
@@ -41,6 +45,9 @@ func TestUserNamespacesOnTheHostsNetworkAreAdvertisedWhereThereAreUserNamespaces
 		st, err := c.Status(t.Context(), &runtimeapi.StatusRequest{})
 		if err != nil || st.GetFeatures().GetUserNamespacesHostNetwork() != tt.want {
 			t.Errorf("handlers with user namespaces %v: advertised %v, %v", tt.handlers, st.GetFeatures(), err)
+		}
+		if f, err := cri138.Of[cri138.RuntimeFeatures](st.GetFeatures()); err != nil || f.GetCgroupMountMode() != (len(tt.handlers) > 1) {
+			t.Errorf("the mode in which control groups are mounted is advertised as %v, %v", f, err)
 		}
 	}
 }

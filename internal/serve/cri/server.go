@@ -58,7 +58,7 @@ func NewServer(r *Runtime, i *Image, log *slog.Logger, observer Observer, opts .
 	}
 	s := NewServerWithoutCRI(log, observer, opts...)
 	runtimeapi.RegisterRuntimeServiceServer(s, r)
-	runtimeapi.RegisterImageServiceServer(s, i)
+	s.RegisterService(ImageService(), i)
 	return s
 }
 

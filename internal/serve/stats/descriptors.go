@@ -24,8 +24,7 @@ type descriptor struct {
 	labels []string
 }
 
-// descriptors are all metrics. Those whose name ends in _seconds are whole seconds, because CRI's
-// metrics are whole numbers.
+// descriptors are all metrics. Times in seconds have a fraction beside their whole seconds.
 var descriptors = map[string]descriptor{
 	"container_blkio_device_usage_total":               {"Bytes that the container read from and wrote to a block device.", counter, []string{"device", "major", "minor", "operation"}},
 	"container_cpu_cfs_periods_total":                  {"Number of periods of the CPU quota that have elapsed.", counter, nil},

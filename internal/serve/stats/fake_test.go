@@ -52,7 +52,7 @@ func groupV2(cpu uint64) map[string]string {
 	psi := "some avg10=1.50 avg60=2.50 avg300=3.50 total=5000000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=2000000\n"
 	return map[string]string{
 		"cgroup.procs":        fmt.Sprintf("%d\n", os.Getpid()),
-		"cpu.stat":            fmt.Sprintf("usage_usec %d\nuser_usec 4000000\nsystem_usec 2000000\nnr_periods 7\nnr_throttled 3\nthrottled_usec 9000000\n", cpu/1000),
+		"cpu.stat":            fmt.Sprintf("usage_usec %d\nuser_usec 4000000\nsystem_usec 2000000\nnr_periods 7\nnr_throttled 3\nthrottled_usec 9500000\n", cpu/1000),
 		"cpu.max":             "50000 100000\n",
 		"cpu.weight":          "39\n",
 		"cpu.pressure":        psi,
@@ -87,7 +87,7 @@ func groupV1(name string, cpu uint64) map[string]string {
 		"cpuacct.stat":         "user 400\nsystem 200\n",
 	})
 	add("cpu", map[string]string{
-		"cpu.stat":          "nr_periods 7\nnr_throttled 3\nthrottled_time 9000000000\n",
+		"cpu.stat":          "nr_periods 7\nnr_throttled 3\nthrottled_time 9500000000\n",
 		"cpu.shares":        "1000\n",
 		"cpu.cfs_period_us": "100000\n",
 		"cpu.cfs_quota_us":  "50000\n",

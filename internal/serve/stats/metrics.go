@@ -15,6 +15,8 @@ import (
 	"github.com/opencontainers/cgroups"
 	"github.com/prometheus/procfs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/base/cri138"
 )
 
 // maxDescriptors is how many descriptors of a container are looked at to count its sockets. How
@@ -79,7 +81,12 @@ func (m *metrics) addAt(at int64, name string, v uint64, labels ...string) {
 	})
 }
 
-func seconds(nanoseconds uint64) uint64 { return nanoseconds / uint64(time.Second) }
+// addSeconds adds a time. Clients of CRI before 1.38 read its whole seconds alone.
+func (m *metrics) addSeconds(name string, d uint64, unit time.Duration, labels ...string) {
+	in := uint64(time.Second / unit)
+	m.add(name, d/in, labels...)
+	cri138.Set(m.list[len(m.list)-1], &cri138.Metric{DoubleValue: &cri138.DoubleValue{Value: float64(d) / float64(in)}})
+}
 
 // podMetrics returns the metrics of the pod's network and, if it has a cgroup of its own, of that.
 func (s *Service) podMetrics(p sandbox, net interfaces) []*runtimeapi.Metric {
@@ -129,7 +136,7 @@ func (s *Service) containerMetrics(ctx context.Context, p sandbox, c container, 
 		status = resp.GetStatus()
 	}
 	m.add("container_last_seen", uint64(u.at.Unix()))
-	m.add("container_start_time_seconds", seconds(uint64(max(status.GetStartedAt(), 0))))
+	m.addSeconds("container_start_time_seconds", uint64(max(status.GetStartedAt(), 0)), time.Nanosecond)
 	m.limits(g.limits(u), status.GetResources().GetLinux())
 	if n, err := g.oomKills(); err == nil {
 		m.add("container_oom_events_total", n)
@@ -143,16 +150,16 @@ func (s *Service) containerMetrics(ctx context.Context, p sandbox, c container, 
 func (m *metrics) usage(u *usage) {
 	if u.hasCPU {
 		cpu := u.CpuStats
-		m.add("container_cpu_usage_seconds_total", seconds(cpu.CpuUsage.TotalUsage), "total")
-		m.add("container_cpu_user_seconds_total", seconds(cpu.CpuUsage.UsageInUsermode))
-		m.add("container_cpu_system_seconds_total", seconds(cpu.CpuUsage.UsageInKernelmode))
+		m.addSeconds("container_cpu_usage_seconds_total", cpu.CpuUsage.TotalUsage, time.Nanosecond, "total")
+		m.addSeconds("container_cpu_user_seconds_total", cpu.CpuUsage.UsageInUsermode, time.Nanosecond)
+		m.addSeconds("container_cpu_system_seconds_total", cpu.CpuUsage.UsageInKernelmode, time.Nanosecond)
 		m.pressure("cpu", cpu.PSI)
 	}
 	if u.hasCFS {
 		throttling := u.CpuStats.ThrottlingData
 		m.add("container_cpu_cfs_periods_total", throttling.Periods)
 		m.add("container_cpu_cfs_throttled_periods_total", throttling.ThrottledPeriods)
-		m.add("container_cpu_cfs_throttled_seconds_total", seconds(throttling.ThrottledTime))
+		m.addSeconds("container_cpu_cfs_throttled_seconds_total", throttling.ThrottledTime, time.Nanosecond)
 	}
 	if u.hasMem {
 		m.memory(u)
@@ -226,8 +233,8 @@ func (m *metrics) pressure(resource string, p *cgroups.PSIStats) {
 	if p == nil {
 		return
 	}
-	m.add("container_pressure_"+resource+"_waiting_seconds_total", p.Some.Total/1_000_000)
-	m.add("container_pressure_"+resource+"_stalled_seconds_total", p.Full.Total/1_000_000)
+	m.addSeconds("container_pressure_"+resource+"_waiting_seconds_total", p.Some.Total, time.Microsecond)
+	m.addSeconds("container_pressure_"+resource+"_stalled_seconds_total", p.Full.Total, time.Microsecond)
 }
 
 // limits adds the limits as they are. The CPU shares of cgroup v2 are the requested ones, because

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/cri138"
 	"berth/internal/heart/pod"
 	"berth/internal/heart/state"
 )
@@ -467,7 +468,7 @@ func TestEveryMetricIsDescribedAndHasItsLabels(t *testing.T) {
 		if err != nil || len(list) != 1 || len(list[0].GetContainerMetrics()) != 1 {
 			t.Fatal(list, err)
 		}
-		values := map[string]uint64{}
+		values, exact := map[string]uint64{}, map[string]float64{}
 		for _, m := range slices.Concat(list[0].GetMetrics(), list[0].GetContainerMetrics()[0].GetMetrics()) {
 			keys := described[m.GetName()]
 			if len(keys) == 0 || len(m.GetLabelValues()) != len(keys) {
@@ -487,6 +488,14 @@ func TestEveryMetricIsDescribedAndHasItsLabels(t *testing.T) {
 				t.Errorf("%s is there twice", key)
 			}
 			values[key] = m.GetValue().GetValue()
+			if f, err := cri138.Of[cri138.Metric](m); err != nil {
+				t.Error(err)
+			} else if f.GetDoubleValue() != nil {
+				exact[key] = f.GetDoubleValue().GetValue()
+			}
+			if f := strings.Contains(m.GetName(), "_seconds"); f != (exact[key] != 0) {
+				t.Errorf("%s: %v, which a time in seconds has, and nothing else", key, exact[key])
+			}
 		}
 		wants := map[string]uint64{
 			"container_cpu_usage_seconds_total":                     50,
@@ -539,6 +548,9 @@ func TestEveryMetricIsDescribedAndHasItsLabels(t *testing.T) {
 				wants["c1 container_pressure_"+r+"_waiting_seconds_total"] = 5
 				wants["c1 container_pressure_"+r+"_stalled_seconds_total"] = 2
 			}
+		}
+		if got := exact["c1 container_cpu_cfs_throttled_seconds_total"]; got != 9.5 {
+			t.Errorf("it was throttled for %v seconds, want 9.5", got)
 		}
 		for name, want := range wants {
 			if got, ok := values[name]; !ok || got != want {
