@@ -9,6 +9,7 @@ import (
 
 	"berth/internal/base/asynclog"
 	"berth/internal/base/config"
+	"berth/internal/base/ops"
 	"berth/internal/history/observe"
 )
 
@@ -18,7 +19,8 @@ type base struct {
 	settings *atomic.Pointer[config.Config] // those that hold now
 	log      *asynclog.Log
 	metrics  *observe.Metrics
-	libexec  string // the directory of the programs that berth brings along
+	ops      *ops.List // what is under way
+	libexec  string    // the directory of the programs that berth brings along
 	undo     *undo
 }
 
@@ -29,6 +31,7 @@ func openBase(cfg config.Config, log *asynclog.Log, u *undo) (base, error) {
 		settings: &atomic.Pointer[config.Config]{},
 		log:      log,
 		metrics:  observe.NewMetrics(),
+		ops:      &ops.List{},
 		undo:     u,
 	}
 	b.settings.Store(&cfg)

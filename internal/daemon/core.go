@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"berth/internal/base/event"
+	"berth/internal/base/ops"
 	"berth/internal/engine/ctrd"
 	"berth/internal/heart/feed"
 	"berth/internal/heart/pod"
@@ -29,6 +30,7 @@ type Core struct {
 	Pods     *pod.Controller
 	Feed     *feed.Feed
 	Recorder *recorder.Recorder
+	Ops      *ops.List
 
 	ports    Ports
 	obs      *observe.Observer
@@ -42,8 +44,8 @@ type Ports struct {
 	pod.Ports
 	// Load reads the records, once, before anything else. An error ends the core.
 	Load func() (state.Loaded, error)
-	// Loaded is called with the records before they are restored, to tell the names of what they are
-	// of. It may be nil.
+	// Loaded is called with the records before they are restored, to tell the names of what they
+	// are of. It may be nil.
 	Loaded func(all state.Loaded, named func(id string, of event.Names))
 	// Restored is called once everything that runs is watched again. It may be nil.
 	Restored func()
@@ -58,8 +60,8 @@ type Ports struct {
 	Sweep func(ctx context.Context) error
 	// Follow keeps a subscription to containerd's events until ctx ends.
 	Follow func(ctx context.Context, l ctrd.Listener) error
-	// Meets is called with the UUID of a containerd that has answered, and with how many sandboxes and
-	// containers are on record. An error says that it is not the one which has them: nothing is
+	// Meets is called with the UUID of a containerd that has answered, and with how many sandboxes
+	// and containers are on record. An error says that it is not the one which has them: nothing is
 	// compared with it. It may be nil.
 	Meets func(uuid string, units int) error
 	// link is the state of the connection to containerd; nil makes one.
@@ -88,9 +90,13 @@ func NewCore(cfg pod.Config, p Ports) *Core {
 	if p.Recorder == nil {
 		p.Recorder = recorder.Open(recorder.Config{})
 	}
+	if p.Ports.Ops == nil {
+		p.Ports.Ops = &ops.List{}
+	}
 	c := &Core{
 		Feed:     feed.New(feed.Config{}),
 		Recorder: p.Recorder,
+		Ops:      p.Ports.Ops,
 		ports:    p,
 		link:     cmp.Or(p.link, newLink()),
 		restored: make(chan struct{}),
@@ -106,6 +112,7 @@ func NewCore(cfg pod.Config, p Ports) *Core {
 	out := p.Tracing.Ports(p.Ports)
 	out.Feed, out.Observer, out.LaneObserver = c.Feed, c.obs, c.obs
 	c.Pods = pod.New(cfg, out)
+	c.Ops.Connect(ops.Config{Names: (&asked{c.Pods}).names, Steps: c.Pods.Steps, Note: c.obs.Note})
 	return c
 }
 

@@ -58,6 +58,7 @@ func openHeart(w wings, pods *asked) heart {
 			UserNamespaces: w.engine.probe.UserNamespaces,
 			SandboxShim:    w.engine.probe.SandboxShim,
 			Hooks:          w.hooks.plugins.hooks(),
+			Ops:            w.ops,
 		},
 		Removed:       w.hooks.plugins.removed,
 		Happened:      w.hooks.cadvisor.Look,

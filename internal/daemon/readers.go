@@ -12,7 +12,6 @@ import (
 	"os/user"
 	"strconv"
 
-	berthv1 "berth/api/berth/v1"
 	"berth/internal/base/config"
 	"berth/internal/serve/cri"
 	"berth/internal/serve/nodeapi"
@@ -21,15 +20,15 @@ import (
 // readersMode is the mode of api.read_socket: its group reads, and is not root.
 const readersMode = 0o660
 
-// serveReaders serves berth.v1.Node, which changes nothing, on the socket of the settings, if there is
-// one. Its server has neither CRI nor berth.v1.Control, so that a member of the group cannot reach them
-// by any method.
-func serveReaders(ctx context.Context, s *sockets, cfg config.API, node berthv1.NodeServer, log *slog.Logger, observer cri.Observer) error {
+// serveReaders serves berth.v1.Node, which changes nothing, on the socket of the settings, if there
+// is one. Its server has neither CRI nor berth.v1.Control, so that a member of the group cannot
+// reach them by any method.
+func serveReaders(ctx context.Context, s *sockets, cfg config.API, node *nodeapi.Node, log *slog.Logger, observer cri.Observer) error {
 	group, err := groupID(cfg.ReadGroup)
 	if err != nil {
 		return err
 	}
-	srv := cri.NewServerWithoutCRI(log, observer)
+	srv := cri.NewServerWithoutCRI(log, observer, node.Ops)
 	nodeapi.RegisterNode(srv, node)
 	defer context.AfterFunc(ctx, func() { srv.Stop() })()
 	return s.serve(ctx, "api.read_socket", cfg.ReadSocket, func(lis net.Listener) error {

@@ -19,6 +19,7 @@ import (
 	"berth/api/client"
 	"berth/internal/base/asynclog"
 	"berth/internal/base/config"
+	"berth/internal/base/ops"
 	"berth/internal/serve/nodeapi"
 )
 
@@ -35,7 +36,7 @@ func TestAReaderCanChangeNothing(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- serveReaders(ctx, s, config.API{ReadSocket: path, ReadGroup: "1234"}, &nodeapi.Node{Exact: true}, slog.New(slog.DiscardHandler), unobserved{})
+		ended <- serveReaders(ctx, s, config.API{ReadSocket: path, ReadGroup: "1234"}, &nodeapi.Node{Exact: true, Ops: &ops.List{}}, slog.New(slog.DiscardHandler), unobserved{})
 	}()
 	c, err := client.Dial(path)
 	if err != nil {

@@ -61,6 +61,7 @@ func (s *serving) openCRI(w wings) {
 	pods := w.hooks.plugins.serve(served{w.heart.core.Pods, w.containerd.reach, w.hooks.plugins})
 	s.node = &nodeapi.Node{
 		Pods:         w.heart.core.Pods,
+		Ops:          w.ops,
 		Recorder:     w.heart.core.Recorder,
 		ImageService: w.images.service,
 		Verifier:     w.images.stored,
@@ -88,6 +89,7 @@ func (s *serving) openCRI(w wings) {
 		},
 		w.log.Logger,
 		w.metrics,
+		w.ops,
 		w.history.tracing.Server()...)
 	nodeapi.RegisterNode(s.cri, s.node)
 	nodeapi.RegisterControl(s.cri, nodeapi.Control{Node: s.node})

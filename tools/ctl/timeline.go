@@ -146,11 +146,16 @@ func (l *timelineLines) about(h *berthv1.TimelineResponse, e *berthv1.Entry) str
 	return strings.TrimPrefix(e.GetName(), h.GetName()+"/")
 }
 
-// now prints the pending work.
+// now prints what is under way.
 func (l *timelineLines) now(h *berthv1.TimelineResponse) {
-	if h.GetLane() != nil {
-		fmt.Fprintln(l.w, "now: "+strings.ReplaceAll(explainLane(h.GetLane()), h.GetId(), short(h.GetId())))
-	} else {
-		fmt.Fprintln(l.w, "now: nothing left to do")
+	under := h.GetUnderWay()
+	if len(under) == 0 {
+		under = []string{"nothing is under way"}
+		if h.GetLane() != nil { // of an earlier service
+			under = []string{explainLane(h.GetLane())}
+		}
+	}
+	for _, s := range under {
+		fmt.Fprintln(l.w, "now: "+strings.ReplaceAll(oneLine(s), h.GetId(), short(h.GetId())))
 	}
 }

@@ -34,12 +34,12 @@ func TestTheTimelineOfAPodNamesItsContainers(t *testing.T) {
 			"+1s  sandbox READY  (took=1s)\n" +
 			"+1s  app: image not pulled  ERROR no such host\n" +
 			"+0s  berth started\n" +
-			"now: nothing left to do\n",
+			"now: nothing is under way\n",
 		true: "+0s  default/web: record removed\n" +
 			"+1s  default/web: sandbox READY  (took=1s)\n" +
 			"+1s  default/web/app: image not pulled  ERROR no such host\n" +
 			"+0s  berth started\n" +
-			"now: nothing left to do\n",
+			"now: nothing is under way\n",
 	} {
 		var out strings.Builder
 		asked := proto.CloneOf(h)

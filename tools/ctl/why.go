@@ -23,7 +23,7 @@ func (a *app) whyCommand() *cobra.Command {
 		Use:   "why NAME|ID",
 		Short: "Say why a pod or a container ended, or does not run",
 		Long: "Say why a pod or a container ended, or does not run: who asked for it or what the kernel said, what it wrote last, how often\n" +
-			"that has happened, and what is waited for now. Of what was removed, it says what the timeline has.",
+			"that has happened, and what is under way now: what it waits for, since when, for whom and until when. Of what was removed, it says what the timeline has.",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.complete(pods, containers, one),
 	}
@@ -58,9 +58,9 @@ func printWhy(w io.Writer, r *berthv1.WhyResponse) {
 		fmt.Fprintln(w, r.GetBefore())
 	}
 	if r.GetNow() != "" {
-		fmt.Fprintln(w, "Now: "+r.GetNow()+".")
+		fmt.Fprintln(w, "Now: "+oneLine(r.GetNow())+".")
 	}
-	if r.GetLane() != nil {
+	if r.GetLane() != nil && len(r.GetUnderWay()) == 0 { // of an earlier service
 		fmt.Fprintln(w, "Waiting: "+strings.ReplaceAll(explainLane(r.GetLane()), r.GetId(), short(r.GetId())))
 	}
 }

@@ -11,6 +11,7 @@ package berthv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -219,7 +220,10 @@ type TimelineResponse struct {
 	// The lane of the sandbox or container; absent if nothing is left to do.
 	Lane *Lane `protobuf:"bytes,5,opt,name=lane,proto3" json:"lane,omitempty"`
 	// There are further entries: ask again with after set to last.
-	More          bool `protobuf:"varint,6,opt,name=more,proto3" json:"more,omitempty"`
+	More bool `protobuf:"varint,6,opt,name=more,proto3" json:"more,omitempty"`
+	// What is under way of the sandbox, with its containers, or of the container, in sentences; of
+	// the node, everything. Empty: nothing is.
+	UnderWay      []string `protobuf:"bytes,7,rep,name=under_way,json=underWay,proto3" json:"under_way,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -294,6 +298,13 @@ func (x *TimelineResponse) GetMore() bool {
 		return x.More
 	}
 	return false
+}
+
+func (x *TimelineResponse) GetUnderWay() []string {
+	if x != nil {
+		return x.UnderWay
+	}
+	return nil
 }
 
 // Entry is an event in words.
@@ -745,7 +756,9 @@ type WhyResponse struct {
 	// What comes next.
 	Now string `protobuf:"bytes,8,opt,name=now,proto3" json:"now,omitempty"`
 	// Absent if nothing is left to do.
-	Lane          *Lane `protobuf:"bytes,9,opt,name=lane,proto3" json:"lane,omitempty"`
+	Lane *Lane `protobuf:"bytes,9,opt,name=lane,proto3" json:"lane,omitempty"`
+	// What is under way of it now, in sentences, the oldest first. Empty: nothing is.
+	UnderWay      []string `protobuf:"bytes,10,rep,name=under_way,json=underWay,proto3" json:"under_way,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -843,6 +856,284 @@ func (x *WhyResponse) GetLane() *Lane {
 	return nil
 }
 
+func (x *WhyResponse) GetUnderWay() []string {
+	if x != nil {
+		return x.UnderWay
+	}
+	return nil
+}
+
+type UnderWayRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in TimelineRequest; empty for everything on the node.
+	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnderWayRequest) Reset() {
+	*x = UnderWayRequest{}
+	mi := &file_berth_v1_node_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnderWayRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnderWayRequest) ProtoMessage() {}
+
+func (x *UnderWayRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_v1_node_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnderWayRequest.ProtoReflect.Descriptor instead.
+func (*UnderWayRequest) Descriptor() ([]byte, []int) {
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *UnderWayRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type UnderWayResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The oldest first.
+	Operations []*Operation `protobuf:"bytes,1,rep,name=operations,proto3" json:"operations,omitempty"`
+	// Operations in sentences: one for each that is not a part of another, with its parts.
+	Sentences []string `protobuf:"bytes,2,rep,name=sentences,proto3" json:"sentences,omitempty"`
+	// How many more are under way than berth lists.
+	LeftOut       int32 `protobuf:"varint,3,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnderWayResponse) Reset() {
+	*x = UnderWayResponse{}
+	mi := &file_berth_v1_node_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnderWayResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnderWayResponse) ProtoMessage() {}
+
+func (x *UnderWayResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_v1_node_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnderWayResponse.ProtoReflect.Descriptor instead.
+func (*UnderWayResponse) Descriptor() ([]byte, []int) {
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *UnderWayResponse) GetOperations() []*Operation {
+	if x != nil {
+		return x.Operations
+	}
+	return nil
+}
+
+func (x *UnderWayResponse) GetSentences() []string {
+	if x != nil {
+		return x.Sentences
+	}
+	return nil
+}
+
+func (x *UnderWayResponse) GetLeftOut() int32 {
+	if x != nil {
+		return x.LeftOut
+	}
+	return 0
+}
+
+// Operation is something that is under way.
+type Operation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Numbers rise with each operation. 0: a step of a lane that waits for its next attempt.
+	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// The number of the operation that this one is a part of; 0 for none.
+	PartOf uint64 `protobuf:"varint,2,opt,name=part_of,json=partOf,proto3" json:"part_of,omitempty"`
+	// run, create, start, stop, remove, update, exec, attach, port-forward, checkpoint, pull, import,
+	// remove-image, call, read, step, background, plugin, containerd, shim, registry, disk, signal or
+	// wait.
+	Kind string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
+	// The plug-in, program or disk that is waited for, the signal, the method or the step.
+	What string `protobuf:"bytes,4,opt,name=what,proto3" json:"what,omitempty"`
+	// The sandbox or container; empty if it has none, or none yet.
+	Id string `protobuf:"bytes,5,opt,name=id,proto3" json:"id,omitempty"`
+	Of *Names `protobuf:"bytes,6,opt,name=of,proto3" json:"of,omitempty"`
+	// The image, or the path of an archive; empty if it concerns none.
+	Image string `protobuf:"bytes,7,opt,name=image,proto3" json:"image,omitempty"`
+	// The process that asked for it, as NAME[PID]; empty: berth itself.
+	By    string                 `protobuf:"bytes,8,opt,name=by,proto3" json:"by,omitempty"`
+	Since *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=since,proto3" json:"since,omitempty"`
+	// How long it has been under way, by the monotonic clock.
+	Age *durationpb.Duration `protobuf:"bytes,10,opt,name=age,proto3" json:"age,omitempty"`
+	// How long until it is given up or goes on regardless; absent if it has no bound, and negative if
+	// that has passed.
+	Left *durationpb.Duration `protobuf:"bytes,11,opt,name=left,proto3" json:"left,omitempty"`
+	// What comes then; empty: it is given up.
+	Then string `protobuf:"bytes,12,opt,name=then,proto3" json:"then,omitempty"`
+	// The attempts on a step, and the error of the last one.
+	Tries         int32  `protobuf:"varint,13,opt,name=tries,proto3" json:"tries,omitempty"`
+	Error         string `protobuf:"bytes,14,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Operation) Reset() {
+	*x = Operation{}
+	mi := &file_berth_v1_node_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Operation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Operation) ProtoMessage() {}
+
+func (x *Operation) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_v1_node_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Operation.ProtoReflect.Descriptor instead.
+func (*Operation) Descriptor() ([]byte, []int) {
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Operation) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Operation) GetPartOf() uint64 {
+	if x != nil {
+		return x.PartOf
+	}
+	return 0
+}
+
+func (x *Operation) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Operation) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *Operation) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Operation) GetOf() *Names {
+	if x != nil {
+		return x.Of
+	}
+	return nil
+}
+
+func (x *Operation) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+func (x *Operation) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Operation) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Operation) GetAge() *durationpb.Duration {
+	if x != nil {
+		return x.Age
+	}
+	return nil
+}
+
+func (x *Operation) GetLeft() *durationpb.Duration {
+	if x != nil {
+		return x.Left
+	}
+	return nil
+}
+
+func (x *Operation) GetThen() string {
+	if x != nil {
+		return x.Then
+	}
+	return ""
+}
+
+func (x *Operation) GetTries() int32 {
+	if x != nil {
+		return x.Tries
+	}
+	return 0
+}
+
+func (x *Operation) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 type LanesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -851,7 +1142,7 @@ type LanesRequest struct {
 
 func (x *LanesRequest) Reset() {
 	*x = LanesRequest{}
-	mi := &file_berth_v1_node_proto_msgTypes[11]
+	mi := &file_berth_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -863,7 +1154,7 @@ func (x *LanesRequest) String() string {
 func (*LanesRequest) ProtoMessage() {}
 
 func (x *LanesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[11]
+	mi := &file_berth_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -876,7 +1167,7 @@ func (x *LanesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LanesRequest.ProtoReflect.Descriptor instead.
 func (*LanesRequest) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 type LanesResponse struct {
@@ -888,7 +1179,7 @@ type LanesResponse struct {
 
 func (x *LanesResponse) Reset() {
 	*x = LanesResponse{}
-	mi := &file_berth_v1_node_proto_msgTypes[12]
+	mi := &file_berth_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -900,7 +1191,7 @@ func (x *LanesResponse) String() string {
 func (*LanesResponse) ProtoMessage() {}
 
 func (x *LanesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[12]
+	mi := &file_berth_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -913,7 +1204,7 @@ func (x *LanesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LanesResponse.ProtoReflect.Descriptor instead.
 func (*LanesResponse) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *LanesResponse) GetLanes() []*Lane {
@@ -947,7 +1238,7 @@ type Lane struct {
 
 func (x *Lane) Reset() {
 	*x = Lane{}
-	mi := &file_berth_v1_node_proto_msgTypes[13]
+	mi := &file_berth_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -959,7 +1250,7 @@ func (x *Lane) String() string {
 func (*Lane) ProtoMessage() {}
 
 func (x *Lane) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[13]
+	mi := &file_berth_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -972,7 +1263,7 @@ func (x *Lane) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lane.ProtoReflect.Descriptor instead.
 func (*Lane) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Lane) GetId() string {
@@ -1039,7 +1330,7 @@ type EndedRequest struct {
 
 func (x *EndedRequest) Reset() {
 	*x = EndedRequest{}
-	mi := &file_berth_v1_node_proto_msgTypes[14]
+	mi := &file_berth_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1051,7 +1342,7 @@ func (x *EndedRequest) String() string {
 func (*EndedRequest) ProtoMessage() {}
 
 func (x *EndedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[14]
+	mi := &file_berth_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1064,7 +1355,7 @@ func (x *EndedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndedRequest.ProtoReflect.Descriptor instead.
 func (*EndedRequest) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 type EndedResponse struct {
@@ -1077,7 +1368,7 @@ type EndedResponse struct {
 
 func (x *EndedResponse) Reset() {
 	*x = EndedResponse{}
-	mi := &file_berth_v1_node_proto_msgTypes[15]
+	mi := &file_berth_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1089,7 +1380,7 @@ func (x *EndedResponse) String() string {
 func (*EndedResponse) ProtoMessage() {}
 
 func (x *EndedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[15]
+	mi := &file_berth_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1102,7 +1393,7 @@ func (x *EndedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndedResponse.ProtoReflect.Descriptor instead.
 func (*EndedResponse) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *EndedResponse) GetExits() map[string]*Exit {
@@ -1136,7 +1427,7 @@ type Exit struct {
 
 func (x *Exit) Reset() {
 	*x = Exit{}
-	mi := &file_berth_v1_node_proto_msgTypes[16]
+	mi := &file_berth_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1148,7 +1439,7 @@ func (x *Exit) String() string {
 func (*Exit) ProtoMessage() {}
 
 func (x *Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[16]
+	mi := &file_berth_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1161,7 +1452,7 @@ func (x *Exit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exit.ProtoReflect.Descriptor instead.
 func (*Exit) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Exit) GetCode() uint32 {
@@ -1235,7 +1526,7 @@ type StateRequest struct {
 
 func (x *StateRequest) Reset() {
 	*x = StateRequest{}
-	mi := &file_berth_v1_node_proto_msgTypes[17]
+	mi := &file_berth_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1247,7 +1538,7 @@ func (x *StateRequest) String() string {
 func (*StateRequest) ProtoMessage() {}
 
 func (x *StateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[17]
+	mi := &file_berth_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1260,7 +1551,7 @@ func (x *StateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateRequest.ProtoReflect.Descriptor instead.
 func (*StateRequest) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 type StateResponse struct {
@@ -1276,7 +1567,7 @@ type StateResponse struct {
 
 func (x *StateResponse) Reset() {
 	*x = StateResponse{}
-	mi := &file_berth_v1_node_proto_msgTypes[18]
+	mi := &file_berth_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1288,7 +1579,7 @@ func (x *StateResponse) String() string {
 func (*StateResponse) ProtoMessage() {}
 
 func (x *StateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[18]
+	mi := &file_berth_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1301,7 +1592,7 @@ func (x *StateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateResponse.ProtoReflect.Descriptor instead.
 func (*StateResponse) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *StateResponse) GetVersion() string {
@@ -1361,7 +1652,7 @@ type Object struct {
 
 func (x *Object) Reset() {
 	*x = Object{}
-	mi := &file_berth_v1_node_proto_msgTypes[19]
+	mi := &file_berth_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1373,7 +1664,7 @@ func (x *Object) String() string {
 func (*Object) ProtoMessage() {}
 
 func (x *Object) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[19]
+	mi := &file_berth_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1386,7 +1677,7 @@ func (x *Object) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Object.ProtoReflect.Descriptor instead.
 func (*Object) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Object) GetId() string {
@@ -1547,7 +1838,7 @@ type Settings struct {
 
 func (x *Settings) Reset() {
 	*x = Settings{}
-	mi := &file_berth_v1_node_proto_msgTypes[20]
+	mi := &file_berth_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1559,7 +1850,7 @@ func (x *Settings) String() string {
 func (*Settings) ProtoMessage() {}
 
 func (x *Settings) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[20]
+	mi := &file_berth_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1572,7 +1863,7 @@ func (x *Settings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settings.ProtoReflect.Descriptor instead.
 func (*Settings) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Settings) GetLogLevel() string {
@@ -1880,7 +2171,7 @@ type RuntimeHandler struct {
 
 func (x *RuntimeHandler) Reset() {
 	*x = RuntimeHandler{}
-	mi := &file_berth_v1_node_proto_msgTypes[21]
+	mi := &file_berth_v1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1892,7 +2183,7 @@ func (x *RuntimeHandler) String() string {
 func (*RuntimeHandler) ProtoMessage() {}
 
 func (x *RuntimeHandler) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[21]
+	mi := &file_berth_v1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1905,7 +2196,7 @@ func (x *RuntimeHandler) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RuntimeHandler.ProtoReflect.Descriptor instead.
 func (*RuntimeHandler) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{21}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RuntimeHandler) GetName() string {
@@ -1979,7 +2270,7 @@ type ImagesRequest struct {
 
 func (x *ImagesRequest) Reset() {
 	*x = ImagesRequest{}
-	mi := &file_berth_v1_node_proto_msgTypes[22]
+	mi := &file_berth_v1_node_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1991,7 +2282,7 @@ func (x *ImagesRequest) String() string {
 func (*ImagesRequest) ProtoMessage() {}
 
 func (x *ImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[22]
+	mi := &file_berth_v1_node_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2004,7 +2295,7 @@ func (x *ImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImagesRequest.ProtoReflect.Descriptor instead.
 func (*ImagesRequest) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{22}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{25}
 }
 
 type ImagesResponse struct {
@@ -2017,7 +2308,7 @@ type ImagesResponse struct {
 
 func (x *ImagesResponse) Reset() {
 	*x = ImagesResponse{}
-	mi := &file_berth_v1_node_proto_msgTypes[23]
+	mi := &file_berth_v1_node_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2029,7 +2320,7 @@ func (x *ImagesResponse) String() string {
 func (*ImagesResponse) ProtoMessage() {}
 
 func (x *ImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[23]
+	mi := &file_berth_v1_node_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2042,7 +2333,7 @@ func (x *ImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImagesResponse.ProtoReflect.Descriptor instead.
 func (*ImagesResponse) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{23}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ImagesResponse) GetImages() []*Image {
@@ -2080,7 +2371,7 @@ type Image struct {
 
 func (x *Image) Reset() {
 	*x = Image{}
-	mi := &file_berth_v1_node_proto_msgTypes[24]
+	mi := &file_berth_v1_node_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2092,7 +2383,7 @@ func (x *Image) String() string {
 func (*Image) ProtoMessage() {}
 
 func (x *Image) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[24]
+	mi := &file_berth_v1_node_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2105,7 +2396,7 @@ func (x *Image) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Image.ProtoReflect.Descriptor instead.
 func (*Image) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{24}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Image) GetId() string {
@@ -2200,7 +2491,7 @@ type TransfersRequest struct {
 
 func (x *TransfersRequest) Reset() {
 	*x = TransfersRequest{}
-	mi := &file_berth_v1_node_proto_msgTypes[25]
+	mi := &file_berth_v1_node_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2212,7 +2503,7 @@ func (x *TransfersRequest) String() string {
 func (*TransfersRequest) ProtoMessage() {}
 
 func (x *TransfersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[25]
+	mi := &file_berth_v1_node_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2225,7 +2516,7 @@ func (x *TransfersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransfersRequest.ProtoReflect.Descriptor instead.
 func (*TransfersRequest) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{25}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{28}
 }
 
 type TransfersResponse struct {
@@ -2237,7 +2528,7 @@ type TransfersResponse struct {
 
 func (x *TransfersResponse) Reset() {
 	*x = TransfersResponse{}
-	mi := &file_berth_v1_node_proto_msgTypes[26]
+	mi := &file_berth_v1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2249,7 +2540,7 @@ func (x *TransfersResponse) String() string {
 func (*TransfersResponse) ProtoMessage() {}
 
 func (x *TransfersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[26]
+	mi := &file_berth_v1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2262,7 +2553,7 @@ func (x *TransfersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransfersResponse.ProtoReflect.Descriptor instead.
 func (*TransfersResponse) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{26}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *TransfersResponse) GetTransfers() []*Transfer {
@@ -2304,7 +2595,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_berth_v1_node_proto_msgTypes[27]
+	mi := &file_berth_v1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2316,7 +2607,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[27]
+	mi := &file_berth_v1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2329,7 +2620,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{27}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Transfer) GetImage() string {
@@ -2439,7 +2730,7 @@ type PullProgressRequest struct {
 
 func (x *PullProgressRequest) Reset() {
 	*x = PullProgressRequest{}
-	mi := &file_berth_v1_node_proto_msgTypes[28]
+	mi := &file_berth_v1_node_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2451,7 +2742,7 @@ func (x *PullProgressRequest) String() string {
 func (*PullProgressRequest) ProtoMessage() {}
 
 func (x *PullProgressRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[28]
+	mi := &file_berth_v1_node_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2464,7 +2755,7 @@ func (x *PullProgressRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullProgressRequest.ProtoReflect.Descriptor instead.
 func (*PullProgressRequest) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{28}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PullProgressRequest) GetImage() string {
@@ -2484,7 +2775,7 @@ type PullProgressResponse struct {
 
 func (x *PullProgressResponse) Reset() {
 	*x = PullProgressResponse{}
-	mi := &file_berth_v1_node_proto_msgTypes[29]
+	mi := &file_berth_v1_node_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2496,7 +2787,7 @@ func (x *PullProgressResponse) String() string {
 func (*PullProgressResponse) ProtoMessage() {}
 
 func (x *PullProgressResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[29]
+	mi := &file_berth_v1_node_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2509,7 +2800,7 @@ func (x *PullProgressResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullProgressResponse.ProtoReflect.Descriptor instead.
 func (*PullProgressResponse) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{29}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PullProgressResponse) GetProgress() *Progress {
@@ -2529,7 +2820,7 @@ type ImportProgressRequest struct {
 
 func (x *ImportProgressRequest) Reset() {
 	*x = ImportProgressRequest{}
-	mi := &file_berth_v1_node_proto_msgTypes[30]
+	mi := &file_berth_v1_node_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2541,7 +2832,7 @@ func (x *ImportProgressRequest) String() string {
 func (*ImportProgressRequest) ProtoMessage() {}
 
 func (x *ImportProgressRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[30]
+	mi := &file_berth_v1_node_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2554,7 +2845,7 @@ func (x *ImportProgressRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportProgressRequest.ProtoReflect.Descriptor instead.
 func (*ImportProgressRequest) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{30}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ImportProgressRequest) GetPath() string {
@@ -2574,7 +2865,7 @@ type ImportProgressResponse struct {
 
 func (x *ImportProgressResponse) Reset() {
 	*x = ImportProgressResponse{}
-	mi := &file_berth_v1_node_proto_msgTypes[31]
+	mi := &file_berth_v1_node_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2586,7 +2877,7 @@ func (x *ImportProgressResponse) String() string {
 func (*ImportProgressResponse) ProtoMessage() {}
 
 func (x *ImportProgressResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[31]
+	mi := &file_berth_v1_node_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2599,7 +2890,7 @@ func (x *ImportProgressResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportProgressResponse.ProtoReflect.Descriptor instead.
 func (*ImportProgressResponse) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{31}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ImportProgressResponse) GetProgress() *Progress {
@@ -2624,7 +2915,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_berth_v1_node_proto_msgTypes[32]
+	mi := &file_berth_v1_node_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2636,7 +2927,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[32]
+	mi := &file_berth_v1_node_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2649,7 +2940,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{32}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Progress) GetTotal() int64 {
@@ -2688,7 +2979,7 @@ type DiskRequest struct {
 
 func (x *DiskRequest) Reset() {
 	*x = DiskRequest{}
-	mi := &file_berth_v1_node_proto_msgTypes[33]
+	mi := &file_berth_v1_node_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2700,7 +2991,7 @@ func (x *DiskRequest) String() string {
 func (*DiskRequest) ProtoMessage() {}
 
 func (x *DiskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[33]
+	mi := &file_berth_v1_node_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2713,7 +3004,7 @@ func (x *DiskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiskRequest.ProtoReflect.Descriptor instead.
 func (*DiskRequest) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{33}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{36}
 }
 
 type DiskResponse struct {
@@ -2730,7 +3021,7 @@ type DiskResponse struct {
 
 func (x *DiskResponse) Reset() {
 	*x = DiskResponse{}
-	mi := &file_berth_v1_node_proto_msgTypes[34]
+	mi := &file_berth_v1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2742,7 +3033,7 @@ func (x *DiskResponse) String() string {
 func (*DiskResponse) ProtoMessage() {}
 
 func (x *DiskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[34]
+	mi := &file_berth_v1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2755,7 +3046,7 @@ func (x *DiskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiskResponse.ProtoReflect.Descriptor instead.
 func (*DiskResponse) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{34}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *DiskResponse) GetPath() string {
@@ -2803,7 +3094,7 @@ type Share struct {
 
 func (x *Share) Reset() {
 	*x = Share{}
-	mi := &file_berth_v1_node_proto_msgTypes[35]
+	mi := &file_berth_v1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2815,7 +3106,7 @@ func (x *Share) String() string {
 func (*Share) ProtoMessage() {}
 
 func (x *Share) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[35]
+	mi := &file_berth_v1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2828,7 +3119,7 @@ func (x *Share) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Share.ProtoReflect.Descriptor instead.
 func (*Share) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{35}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Share) GetWhat() string {
@@ -2882,7 +3173,7 @@ type VerifyImageRequest struct {
 
 func (x *VerifyImageRequest) Reset() {
 	*x = VerifyImageRequest{}
-	mi := &file_berth_v1_node_proto_msgTypes[36]
+	mi := &file_berth_v1_node_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2894,7 +3185,7 @@ func (x *VerifyImageRequest) String() string {
 func (*VerifyImageRequest) ProtoMessage() {}
 
 func (x *VerifyImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[36]
+	mi := &file_berth_v1_node_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2907,7 +3198,7 @@ func (x *VerifyImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyImageRequest.ProtoReflect.Descriptor instead.
 func (*VerifyImageRequest) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{36}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *VerifyImageRequest) GetImage() string {
@@ -2926,7 +3217,7 @@ type VerifyImageResponse struct {
 
 func (x *VerifyImageResponse) Reset() {
 	*x = VerifyImageResponse{}
-	mi := &file_berth_v1_node_proto_msgTypes[37]
+	mi := &file_berth_v1_node_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2938,7 +3229,7 @@ func (x *VerifyImageResponse) String() string {
 func (*VerifyImageResponse) ProtoMessage() {}
 
 func (x *VerifyImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[37]
+	mi := &file_berth_v1_node_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2951,7 +3242,7 @@ func (x *VerifyImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyImageResponse.ProtoReflect.Descriptor instead.
 func (*VerifyImageResponse) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{37}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *VerifyImageResponse) GetParts() []*Part {
@@ -2978,7 +3269,7 @@ type Part struct {
 
 func (x *Part) Reset() {
 	*x = Part{}
-	mi := &file_berth_v1_node_proto_msgTypes[38]
+	mi := &file_berth_v1_node_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2990,7 +3281,7 @@ func (x *Part) String() string {
 func (*Part) ProtoMessage() {}
 
 func (x *Part) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[38]
+	mi := &file_berth_v1_node_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3003,7 +3294,7 @@ func (x *Part) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Part.ProtoReflect.Descriptor instead.
 func (*Part) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{38}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Part) GetKind() string {
@@ -3038,7 +3329,7 @@ var File_berth_v1_node_proto protoreflect.FileDescriptor
 
 const file_berth_v1_node_proto_rawDesc = "" +
 	"\n" +
-	"\x13berth/v1/node.proto\x12\bberth.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x10\n" +
+	"\x13berth/v1/node.proto\x12\bberth.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x10\n" +
 	"\x0eVersionRequest\"l\n" +
 	"\x0fVersionResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12)\n" +
@@ -3049,14 +3340,15 @@ const file_berth_v1_node_proto_rawDesc = "" +
 	"\x04node\x18\x02 \x01(\bR\x04node\x12\x1a\n" +
 	"\battempts\x18\x03 \x01(\bR\battempts\x120\n" +
 	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x14\n" +
-	"\x05after\x18\x05 \x01(\x04R\x05after\"\xad\x01\n" +
+	"\x05after\x18\x05 \x01(\x04R\x05after\"\xca\x01\n" +
 	"\x10TimelineResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12)\n" +
 	"\aentries\x18\x03 \x03(\v2\x0f.berth.v1.EntryR\aentries\x12\x12\n" +
 	"\x04last\x18\x04 \x01(\x04R\x04last\x12\"\n" +
 	"\x04lane\x18\x05 \x01(\v2\x0e.berth.v1.LaneR\x04lane\x12\x12\n" +
-	"\x04more\x18\x06 \x01(\bR\x04more\"\xd5\x01\n" +
+	"\x04more\x18\x06 \x01(\bR\x04more\x12\x1b\n" +
+	"\tunder_way\x18\a \x03(\tR\bunderWay\"\xd5\x01\n" +
 	"\x05Entry\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12*\n" +
 	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x0e\n" +
@@ -3088,7 +3380,7 @@ const file_berth_v1_node_proto_rawDesc = "" +
 	"\aattempt\x18\x06 \x01(\rR\aattempt\"\x1c\n" +
 	"\n" +
 	"WhyRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"\xcd\x01\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\xea\x01\n" +
 	"\vWhyResponse\x12\x0e\n" +
 	"\x02of\x18\x01 \x01(\tR\x02of\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x14\n" +
@@ -3098,7 +3390,33 @@ const file_berth_v1_node_proto_rawDesc = "" +
 	"\x05wrote\x18\x06 \x03(\tR\x05wrote\x12\x16\n" +
 	"\x06before\x18\a \x01(\tR\x06before\x12\x10\n" +
 	"\x03now\x18\b \x01(\tR\x03now\x12\"\n" +
-	"\x04lane\x18\t \x01(\v2\x0e.berth.v1.LaneR\x04lane\"\x0e\n" +
+	"\x04lane\x18\t \x01(\v2\x0e.berth.v1.LaneR\x04lane\x12\x1b\n" +
+	"\tunder_way\x18\n" +
+	" \x03(\tR\bunderWay\"!\n" +
+	"\x0fUnderWayRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\x80\x01\n" +
+	"\x10UnderWayResponse\x123\n" +
+	"\n" +
+	"operations\x18\x01 \x03(\v2\x13.berth.v1.OperationR\n" +
+	"operations\x12\x1c\n" +
+	"\tsentences\x18\x02 \x03(\tR\tsentences\x12\x19\n" +
+	"\bleft_out\x18\x03 \x01(\x05R\aleftOut\"\x89\x03\n" +
+	"\tOperation\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x17\n" +
+	"\apart_of\x18\x02 \x01(\x04R\x06partOf\x12\x12\n" +
+	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04what\x18\x04 \x01(\tR\x04what\x12\x0e\n" +
+	"\x02id\x18\x05 \x01(\tR\x02id\x12\x1f\n" +
+	"\x02of\x18\x06 \x01(\v2\x0f.berth.v1.NamesR\x02of\x12\x14\n" +
+	"\x05image\x18\a \x01(\tR\x05image\x12\x0e\n" +
+	"\x02by\x18\b \x01(\tR\x02by\x120\n" +
+	"\x05since\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12+\n" +
+	"\x03age\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\x03age\x12-\n" +
+	"\x04left\x18\v \x01(\v2\x19.google.protobuf.DurationR\x04left\x12\x12\n" +
+	"\x04then\x18\f \x01(\tR\x04then\x12\x14\n" +
+	"\x05tries\x18\r \x01(\x05R\x05tries\x12\x14\n" +
+	"\x05error\x18\x0e \x01(\tR\x05error\"\x0e\n" +
 	"\fLanesRequest\"5\n" +
 	"\rLanesResponse\x12$\n" +
 	"\x05lanes\x18\x01 \x03(\v2\x0e.berth.v1.LaneR\x05lanes\"\xea\x01\n" +
@@ -3290,12 +3608,13 @@ const file_berth_v1_node_proto_rawDesc = "" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x18\n" +
 	"\aoutcome\x18\x03 \x01(\tR\aoutcome\x12\x16\n" +
-	"\x06detail\x18\x04 \x01(\tR\x06detail2\xd5\x06\n" +
+	"\x06detail\x18\x04 \x01(\tR\x06detail2\x98\a\n" +
 	"\x04Node\x12>\n" +
 	"\aVersion\x12\x18.berth.v1.VersionRequest\x1a\x19.berth.v1.VersionResponse\x12A\n" +
 	"\bTimeline\x12\x19.berth.v1.TimelineRequest\x1a\x1a.berth.v1.TimelineResponse\x12>\n" +
 	"\aRecords\x12\x18.berth.v1.RecordsRequest\x1a\x19.berth.v1.RecordsResponse\x122\n" +
-	"\x03Why\x12\x14.berth.v1.WhyRequest\x1a\x15.berth.v1.WhyResponse\x128\n" +
+	"\x03Why\x12\x14.berth.v1.WhyRequest\x1a\x15.berth.v1.WhyResponse\x12A\n" +
+	"\bUnderWay\x12\x19.berth.v1.UnderWayRequest\x1a\x1a.berth.v1.UnderWayResponse\x128\n" +
 	"\x05Lanes\x12\x16.berth.v1.LanesRequest\x1a\x17.berth.v1.LanesResponse\x128\n" +
 	"\x05Ended\x12\x16.berth.v1.EndedRequest\x1a\x17.berth.v1.EndedResponse\x128\n" +
 	"\x05State\x12\x16.berth.v1.StateRequest\x1a\x17.berth.v1.StateResponse\x12;\n" +
@@ -3318,7 +3637,7 @@ func file_berth_v1_node_proto_rawDescGZIP() []byte {
 	return file_berth_v1_node_proto_rawDescData
 }
 
-var file_berth_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_berth_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_berth_v1_node_proto_goTypes = []any{
 	(*VersionRequest)(nil),         // 0: berth.v1.VersionRequest
 	(*VersionResponse)(nil),        // 1: berth.v1.VersionResponse
@@ -3331,98 +3650,109 @@ var file_berth_v1_node_proto_goTypes = []any{
 	(*Names)(nil),                  // 8: berth.v1.Names
 	(*WhyRequest)(nil),             // 9: berth.v1.WhyRequest
 	(*WhyResponse)(nil),            // 10: berth.v1.WhyResponse
-	(*LanesRequest)(nil),           // 11: berth.v1.LanesRequest
-	(*LanesResponse)(nil),          // 12: berth.v1.LanesResponse
-	(*Lane)(nil),                   // 13: berth.v1.Lane
-	(*EndedRequest)(nil),           // 14: berth.v1.EndedRequest
-	(*EndedResponse)(nil),          // 15: berth.v1.EndedResponse
-	(*Exit)(nil),                   // 16: berth.v1.Exit
-	(*StateRequest)(nil),           // 17: berth.v1.StateRequest
-	(*StateResponse)(nil),          // 18: berth.v1.StateResponse
-	(*Object)(nil),                 // 19: berth.v1.Object
-	(*Settings)(nil),               // 20: berth.v1.Settings
-	(*RuntimeHandler)(nil),         // 21: berth.v1.RuntimeHandler
-	(*ImagesRequest)(nil),          // 22: berth.v1.ImagesRequest
-	(*ImagesResponse)(nil),         // 23: berth.v1.ImagesResponse
-	(*Image)(nil),                  // 24: berth.v1.Image
-	(*TransfersRequest)(nil),       // 25: berth.v1.TransfersRequest
-	(*TransfersResponse)(nil),      // 26: berth.v1.TransfersResponse
-	(*Transfer)(nil),               // 27: berth.v1.Transfer
-	(*PullProgressRequest)(nil),    // 28: berth.v1.PullProgressRequest
-	(*PullProgressResponse)(nil),   // 29: berth.v1.PullProgressResponse
-	(*ImportProgressRequest)(nil),  // 30: berth.v1.ImportProgressRequest
-	(*ImportProgressResponse)(nil), // 31: berth.v1.ImportProgressResponse
-	(*Progress)(nil),               // 32: berth.v1.Progress
-	(*DiskRequest)(nil),            // 33: berth.v1.DiskRequest
-	(*DiskResponse)(nil),           // 34: berth.v1.DiskResponse
-	(*Share)(nil),                  // 35: berth.v1.Share
-	(*VerifyImageRequest)(nil),     // 36: berth.v1.VerifyImageRequest
-	(*VerifyImageResponse)(nil),    // 37: berth.v1.VerifyImageResponse
-	(*Part)(nil),                   // 38: berth.v1.Part
-	nil,                            // 39: berth.v1.EndedResponse.ExitsEntry
-	(*timestamppb.Timestamp)(nil),  // 40: google.protobuf.Timestamp
+	(*UnderWayRequest)(nil),        // 11: berth.v1.UnderWayRequest
+	(*UnderWayResponse)(nil),       // 12: berth.v1.UnderWayResponse
+	(*Operation)(nil),              // 13: berth.v1.Operation
+	(*LanesRequest)(nil),           // 14: berth.v1.LanesRequest
+	(*LanesResponse)(nil),          // 15: berth.v1.LanesResponse
+	(*Lane)(nil),                   // 16: berth.v1.Lane
+	(*EndedRequest)(nil),           // 17: berth.v1.EndedRequest
+	(*EndedResponse)(nil),          // 18: berth.v1.EndedResponse
+	(*Exit)(nil),                   // 19: berth.v1.Exit
+	(*StateRequest)(nil),           // 20: berth.v1.StateRequest
+	(*StateResponse)(nil),          // 21: berth.v1.StateResponse
+	(*Object)(nil),                 // 22: berth.v1.Object
+	(*Settings)(nil),               // 23: berth.v1.Settings
+	(*RuntimeHandler)(nil),         // 24: berth.v1.RuntimeHandler
+	(*ImagesRequest)(nil),          // 25: berth.v1.ImagesRequest
+	(*ImagesResponse)(nil),         // 26: berth.v1.ImagesResponse
+	(*Image)(nil),                  // 27: berth.v1.Image
+	(*TransfersRequest)(nil),       // 28: berth.v1.TransfersRequest
+	(*TransfersResponse)(nil),      // 29: berth.v1.TransfersResponse
+	(*Transfer)(nil),               // 30: berth.v1.Transfer
+	(*PullProgressRequest)(nil),    // 31: berth.v1.PullProgressRequest
+	(*PullProgressResponse)(nil),   // 32: berth.v1.PullProgressResponse
+	(*ImportProgressRequest)(nil),  // 33: berth.v1.ImportProgressRequest
+	(*ImportProgressResponse)(nil), // 34: berth.v1.ImportProgressResponse
+	(*Progress)(nil),               // 35: berth.v1.Progress
+	(*DiskRequest)(nil),            // 36: berth.v1.DiskRequest
+	(*DiskResponse)(nil),           // 37: berth.v1.DiskResponse
+	(*Share)(nil),                  // 38: berth.v1.Share
+	(*VerifyImageRequest)(nil),     // 39: berth.v1.VerifyImageRequest
+	(*VerifyImageResponse)(nil),    // 40: berth.v1.VerifyImageResponse
+	(*Part)(nil),                   // 41: berth.v1.Part
+	nil,                            // 42: berth.v1.EndedResponse.ExitsEntry
+	(*timestamppb.Timestamp)(nil),  // 43: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 44: google.protobuf.Duration
 }
 var file_berth_v1_node_proto_depIdxs = []int32{
-	40, // 0: berth.v1.TimelineRequest.since:type_name -> google.protobuf.Timestamp
+	43, // 0: berth.v1.TimelineRequest.since:type_name -> google.protobuf.Timestamp
 	4,  // 1: berth.v1.TimelineResponse.entries:type_name -> berth.v1.Entry
-	13, // 2: berth.v1.TimelineResponse.lane:type_name -> berth.v1.Lane
-	40, // 3: berth.v1.Entry.at:type_name -> google.protobuf.Timestamp
-	40, // 4: berth.v1.RecordsRequest.since:type_name -> google.protobuf.Timestamp
+	16, // 2: berth.v1.TimelineResponse.lane:type_name -> berth.v1.Lane
+	43, // 3: berth.v1.Entry.at:type_name -> google.protobuf.Timestamp
+	43, // 4: berth.v1.RecordsRequest.since:type_name -> google.protobuf.Timestamp
 	7,  // 5: berth.v1.RecordsResponse.records:type_name -> berth.v1.Record
 	8,  // 6: berth.v1.Record.of:type_name -> berth.v1.Names
-	13, // 7: berth.v1.WhyResponse.lane:type_name -> berth.v1.Lane
-	13, // 8: berth.v1.LanesResponse.lanes:type_name -> berth.v1.Lane
-	40, // 9: berth.v1.Lane.since:type_name -> google.protobuf.Timestamp
-	40, // 10: berth.v1.Lane.until:type_name -> google.protobuf.Timestamp
-	39, // 11: berth.v1.EndedResponse.exits:type_name -> berth.v1.EndedResponse.ExitsEntry
-	40, // 12: berth.v1.Exit.ended:type_name -> google.protobuf.Timestamp
-	20, // 13: berth.v1.StateResponse.settings:type_name -> berth.v1.Settings
-	19, // 14: berth.v1.StateResponse.objects:type_name -> berth.v1.Object
-	8,  // 15: berth.v1.Object.of:type_name -> berth.v1.Names
-	40, // 16: berth.v1.Object.created:type_name -> google.protobuf.Timestamp
-	40, // 17: berth.v1.Object.started:type_name -> google.protobuf.Timestamp
-	40, // 18: berth.v1.Object.ended:type_name -> google.protobuf.Timestamp
-	21, // 19: berth.v1.Settings.runtimes:type_name -> berth.v1.RuntimeHandler
-	24, // 20: berth.v1.ImagesResponse.images:type_name -> berth.v1.Image
-	40, // 21: berth.v1.Image.created:type_name -> google.protobuf.Timestamp
-	27, // 22: berth.v1.TransfersResponse.transfers:type_name -> berth.v1.Transfer
-	40, // 23: berth.v1.Transfer.since:type_name -> google.protobuf.Timestamp
-	32, // 24: berth.v1.PullProgressResponse.progress:type_name -> berth.v1.Progress
-	32, // 25: berth.v1.ImportProgressResponse.progress:type_name -> berth.v1.Progress
-	35, // 26: berth.v1.DiskResponse.shares:type_name -> berth.v1.Share
-	38, // 27: berth.v1.VerifyImageResponse.parts:type_name -> berth.v1.Part
-	16, // 28: berth.v1.EndedResponse.ExitsEntry.value:type_name -> berth.v1.Exit
-	0,  // 29: berth.v1.Node.Version:input_type -> berth.v1.VersionRequest
-	2,  // 30: berth.v1.Node.Timeline:input_type -> berth.v1.TimelineRequest
-	5,  // 31: berth.v1.Node.Records:input_type -> berth.v1.RecordsRequest
-	9,  // 32: berth.v1.Node.Why:input_type -> berth.v1.WhyRequest
-	11, // 33: berth.v1.Node.Lanes:input_type -> berth.v1.LanesRequest
-	14, // 34: berth.v1.Node.Ended:input_type -> berth.v1.EndedRequest
-	17, // 35: berth.v1.Node.State:input_type -> berth.v1.StateRequest
-	22, // 36: berth.v1.Node.Images:input_type -> berth.v1.ImagesRequest
-	25, // 37: berth.v1.Node.Transfers:input_type -> berth.v1.TransfersRequest
-	28, // 38: berth.v1.Node.PullProgress:input_type -> berth.v1.PullProgressRequest
-	30, // 39: berth.v1.Node.ImportProgress:input_type -> berth.v1.ImportProgressRequest
-	33, // 40: berth.v1.Node.Disk:input_type -> berth.v1.DiskRequest
-	36, // 41: berth.v1.Node.VerifyImage:input_type -> berth.v1.VerifyImageRequest
-	1,  // 42: berth.v1.Node.Version:output_type -> berth.v1.VersionResponse
-	3,  // 43: berth.v1.Node.Timeline:output_type -> berth.v1.TimelineResponse
-	6,  // 44: berth.v1.Node.Records:output_type -> berth.v1.RecordsResponse
-	10, // 45: berth.v1.Node.Why:output_type -> berth.v1.WhyResponse
-	12, // 46: berth.v1.Node.Lanes:output_type -> berth.v1.LanesResponse
-	15, // 47: berth.v1.Node.Ended:output_type -> berth.v1.EndedResponse
-	18, // 48: berth.v1.Node.State:output_type -> berth.v1.StateResponse
-	23, // 49: berth.v1.Node.Images:output_type -> berth.v1.ImagesResponse
-	26, // 50: berth.v1.Node.Transfers:output_type -> berth.v1.TransfersResponse
-	29, // 51: berth.v1.Node.PullProgress:output_type -> berth.v1.PullProgressResponse
-	31, // 52: berth.v1.Node.ImportProgress:output_type -> berth.v1.ImportProgressResponse
-	34, // 53: berth.v1.Node.Disk:output_type -> berth.v1.DiskResponse
-	37, // 54: berth.v1.Node.VerifyImage:output_type -> berth.v1.VerifyImageResponse
-	42, // [42:55] is the sub-list for method output_type
-	29, // [29:42] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	16, // 7: berth.v1.WhyResponse.lane:type_name -> berth.v1.Lane
+	13, // 8: berth.v1.UnderWayResponse.operations:type_name -> berth.v1.Operation
+	8,  // 9: berth.v1.Operation.of:type_name -> berth.v1.Names
+	43, // 10: berth.v1.Operation.since:type_name -> google.protobuf.Timestamp
+	44, // 11: berth.v1.Operation.age:type_name -> google.protobuf.Duration
+	44, // 12: berth.v1.Operation.left:type_name -> google.protobuf.Duration
+	16, // 13: berth.v1.LanesResponse.lanes:type_name -> berth.v1.Lane
+	43, // 14: berth.v1.Lane.since:type_name -> google.protobuf.Timestamp
+	43, // 15: berth.v1.Lane.until:type_name -> google.protobuf.Timestamp
+	42, // 16: berth.v1.EndedResponse.exits:type_name -> berth.v1.EndedResponse.ExitsEntry
+	43, // 17: berth.v1.Exit.ended:type_name -> google.protobuf.Timestamp
+	23, // 18: berth.v1.StateResponse.settings:type_name -> berth.v1.Settings
+	22, // 19: berth.v1.StateResponse.objects:type_name -> berth.v1.Object
+	8,  // 20: berth.v1.Object.of:type_name -> berth.v1.Names
+	43, // 21: berth.v1.Object.created:type_name -> google.protobuf.Timestamp
+	43, // 22: berth.v1.Object.started:type_name -> google.protobuf.Timestamp
+	43, // 23: berth.v1.Object.ended:type_name -> google.protobuf.Timestamp
+	24, // 24: berth.v1.Settings.runtimes:type_name -> berth.v1.RuntimeHandler
+	27, // 25: berth.v1.ImagesResponse.images:type_name -> berth.v1.Image
+	43, // 26: berth.v1.Image.created:type_name -> google.protobuf.Timestamp
+	30, // 27: berth.v1.TransfersResponse.transfers:type_name -> berth.v1.Transfer
+	43, // 28: berth.v1.Transfer.since:type_name -> google.protobuf.Timestamp
+	35, // 29: berth.v1.PullProgressResponse.progress:type_name -> berth.v1.Progress
+	35, // 30: berth.v1.ImportProgressResponse.progress:type_name -> berth.v1.Progress
+	38, // 31: berth.v1.DiskResponse.shares:type_name -> berth.v1.Share
+	41, // 32: berth.v1.VerifyImageResponse.parts:type_name -> berth.v1.Part
+	19, // 33: berth.v1.EndedResponse.ExitsEntry.value:type_name -> berth.v1.Exit
+	0,  // 34: berth.v1.Node.Version:input_type -> berth.v1.VersionRequest
+	2,  // 35: berth.v1.Node.Timeline:input_type -> berth.v1.TimelineRequest
+	5,  // 36: berth.v1.Node.Records:input_type -> berth.v1.RecordsRequest
+	9,  // 37: berth.v1.Node.Why:input_type -> berth.v1.WhyRequest
+	11, // 38: berth.v1.Node.UnderWay:input_type -> berth.v1.UnderWayRequest
+	14, // 39: berth.v1.Node.Lanes:input_type -> berth.v1.LanesRequest
+	17, // 40: berth.v1.Node.Ended:input_type -> berth.v1.EndedRequest
+	20, // 41: berth.v1.Node.State:input_type -> berth.v1.StateRequest
+	25, // 42: berth.v1.Node.Images:input_type -> berth.v1.ImagesRequest
+	28, // 43: berth.v1.Node.Transfers:input_type -> berth.v1.TransfersRequest
+	31, // 44: berth.v1.Node.PullProgress:input_type -> berth.v1.PullProgressRequest
+	33, // 45: berth.v1.Node.ImportProgress:input_type -> berth.v1.ImportProgressRequest
+	36, // 46: berth.v1.Node.Disk:input_type -> berth.v1.DiskRequest
+	39, // 47: berth.v1.Node.VerifyImage:input_type -> berth.v1.VerifyImageRequest
+	1,  // 48: berth.v1.Node.Version:output_type -> berth.v1.VersionResponse
+	3,  // 49: berth.v1.Node.Timeline:output_type -> berth.v1.TimelineResponse
+	6,  // 50: berth.v1.Node.Records:output_type -> berth.v1.RecordsResponse
+	10, // 51: berth.v1.Node.Why:output_type -> berth.v1.WhyResponse
+	12, // 52: berth.v1.Node.UnderWay:output_type -> berth.v1.UnderWayResponse
+	15, // 53: berth.v1.Node.Lanes:output_type -> berth.v1.LanesResponse
+	18, // 54: berth.v1.Node.Ended:output_type -> berth.v1.EndedResponse
+	21, // 55: berth.v1.Node.State:output_type -> berth.v1.StateResponse
+	26, // 56: berth.v1.Node.Images:output_type -> berth.v1.ImagesResponse
+	29, // 57: berth.v1.Node.Transfers:output_type -> berth.v1.TransfersResponse
+	32, // 58: berth.v1.Node.PullProgress:output_type -> berth.v1.PullProgressResponse
+	34, // 59: berth.v1.Node.ImportProgress:output_type -> berth.v1.ImportProgressResponse
+	37, // 60: berth.v1.Node.Disk:output_type -> berth.v1.DiskResponse
+	40, // 61: berth.v1.Node.VerifyImage:output_type -> berth.v1.VerifyImageResponse
+	48, // [48:62] is the sub-list for method output_type
+	34, // [34:48] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_berth_v1_node_proto_init() }
@@ -3436,7 +3766,7 @@ func file_berth_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_v1_node_proto_rawDesc), len(file_berth_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   40,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -25,6 +25,7 @@ const (
 	Node_Timeline_FullMethodName       = "/berth.v1.Node/Timeline"
 	Node_Records_FullMethodName        = "/berth.v1.Node/Records"
 	Node_Why_FullMethodName            = "/berth.v1.Node/Why"
+	Node_UnderWay_FullMethodName       = "/berth.v1.Node/UnderWay"
 	Node_Lanes_FullMethodName          = "/berth.v1.Node/Lanes"
 	Node_Ended_FullMethodName          = "/berth.v1.Node/Ended"
 	Node_State_FullMethodName          = "/berth.v1.Node/State"
@@ -54,6 +55,9 @@ type NodeClient interface {
 	Records(ctx context.Context, in *RecordsRequest, opts ...grpc.CallOption) (*RecordsResponse, error)
 	// Why explains why a sandbox or container ended, or does not run.
 	Why(ctx context.Context, in *WhyRequest, opts ...grpc.CallOption) (*WhyResponse, error)
+	// UnderWay returns the operations that are under way: calls, work that outlives them, steps of
+	// lanes, and the plug-ins, programs and disks that they wait for.
+	UnderWay(ctx context.Context, in *UnderWayRequest, opts ...grpc.CallOption) (*UnderWayResponse, error)
 	// Lanes returns the lanes that are not idle.
 	Lanes(ctx context.Context, in *LanesRequest, opts ...grpc.CallOption) (*LanesResponse, error)
 	// Ended returns the exits that are not on record yet. CRI still shows these containers and
@@ -118,6 +122,16 @@ func (c *nodeClient) Why(ctx context.Context, in *WhyRequest, opts ...grpc.CallO
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(WhyResponse)
 	err := c.cc.Invoke(ctx, Node_Why_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *nodeClient) UnderWay(ctx context.Context, in *UnderWayRequest, opts ...grpc.CallOption) (*UnderWayResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UnderWayResponse)
+	err := c.cc.Invoke(ctx, Node_UnderWay_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -232,6 +246,9 @@ type NodeServer interface {
 	Records(context.Context, *RecordsRequest) (*RecordsResponse, error)
 	// Why explains why a sandbox or container ended, or does not run.
 	Why(context.Context, *WhyRequest) (*WhyResponse, error)
+	// UnderWay returns the operations that are under way: calls, work that outlives them, steps of
+	// lanes, and the plug-ins, programs and disks that they wait for.
+	UnderWay(context.Context, *UnderWayRequest) (*UnderWayResponse, error)
 	// Lanes returns the lanes that are not idle.
 	Lanes(context.Context, *LanesRequest) (*LanesResponse, error)
 	// Ended returns the exits that are not on record yet. CRI still shows these containers and
@@ -273,6 +290,9 @@ func (UnimplementedNodeServer) Records(context.Context, *RecordsRequest) (*Recor
 }
 func (UnimplementedNodeServer) Why(context.Context, *WhyRequest) (*WhyResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Why not implemented")
+}
+func (UnimplementedNodeServer) UnderWay(context.Context, *UnderWayRequest) (*UnderWayResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method UnderWay not implemented")
 }
 func (UnimplementedNodeServer) Lanes(context.Context, *LanesRequest) (*LanesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Lanes not implemented")
@@ -390,6 +410,24 @@ func _Node_Why_Handler(srv interface{}, ctx context.Context, dec func(interface{
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(NodeServer).Why(ctx, req.(*WhyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Node_UnderWay_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UnderWayRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(NodeServer).UnderWay(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Node_UnderWay_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(NodeServer).UnderWay(ctx, req.(*UnderWayRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -578,6 +616,10 @@ var Node_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Why",
 			Handler:    _Node_Why_Handler,
+		},
+		{
+			MethodName: "UnderWay",
+			Handler:    _Node_UnderWay_Handler,
 		},
 		{
 			MethodName: "Lanes",

@@ -24,6 +24,7 @@ var kinds = []Event{
 	StopRequested{},
 	StopSignalLost{},
 	RemovalRequested{},
+	TookLong{},
 	// ends.go
 	ExitReported{},
 	ExitDoubted{},

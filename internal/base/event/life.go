@@ -190,3 +190,24 @@ type StopSignalLost struct {
 }
 
 func (e StopSignalLost) line() Line { return warn(Berth, "stop signal not delivered, killing", e.Err) }
+
+// TookLong reports the end of a wait, or of a call of another program, that took more than a
+// second.
+type TookLong struct {
+	What  string        `json:"what"`
+	Image string        `json:"image,omitempty"` // if it was for an image
+	By    Client        `json:"by,omitzero"`
+	Took  time.Duration `json:"took"`
+}
+
+func (e TookLong) line() Line {
+	attrs := []slog.Attr{slog.String("what", e.What), slog.Duration("took", e.Took.Round(time.Millisecond))}
+	if e.Image != "" {
+		attrs = append(attrs, slog.String("image", e.Image))
+	}
+	l := info(Berth, "took long", e.By.attrs(attrs...)...)
+	if e.Took < 10*time.Second {
+		l.Level = slog.LevelDebug
+	}
+	return l
+}

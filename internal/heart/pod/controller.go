@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -16,6 +17,7 @@ import (
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
 	"berth/internal/base/lane"
+	"berth/internal/base/ops"
 	"berth/internal/heart/state"
 	"berth/internal/host/spec"
 )
@@ -88,22 +90,23 @@ func (c *Controller) runPodSandbox(ctx context.Context, config *runtimeapi.PodSa
 	request proto.Message, note func(id string) error,
 ) (string, error) {
 	h, err := c.handler(handlerName)
+	if err == nil {
+		err = spec.CheckSandbox(config)
+	}
+	if err == nil {
+		err = c.sandboxes.userns.check(ctx, config, h)
+	}
 	if err != nil {
-		return "", err
+		return "", c.sandboxes.refuse(c.cfg.NewID(), config, err)
 	}
-	if err := spec.CheckSandbox(config); err != nil {
-		return "", fmt.Errorf("run sandbox %s: %w", config.GetMetadata().GetName(), err)
-	}
-	if err := c.sandboxes.userns.check(ctx, config, h); err != nil {
-		return "", fmt.Errorf("run sandbox %s: %w", config.GetMetadata().GetName(), err)
-	}
-	return c.names.join(ctx, sandboxName(config.GetMetadata()), request, func(ctx context.Context, id string) error {
+	w := ops.Work{Kind: ops.Run, Of: ops.Object{Names: namesOfPod(config)}, Then: "what was made is undone"}
+	return c.names.join(ctx, sandboxName(config.GetMetadata()), w, request, func(ctx context.Context, id string) error {
 		if err := note(id); err != nil {
 			return fmt.Errorf("run sandbox %s: note its ID %s: %w", config.GetMetadata().GetName(), id, err)
 		}
 		img, err := c.sandboxes.pauses.plan(ctx, h)
 		if err != nil {
-			return fmt.Errorf("run sandbox %s: %w", config.GetMetadata().GetName(), err)
+			return c.sandboxes.refuse(id, config, err)
 		}
 		sb := state.Sandbox{
 			ID:             id,
@@ -168,16 +171,18 @@ func (c *Controller) CreateContainer(ctx context.Context, podID string, config *
 	if err != nil {
 		return "", fmt.Errorf("create container %s: %w", name, err)
 	}
-	if err := p.mustBeReady(); err != nil {
-		return "", fmt.Errorf("create container %s: %w", name, err)
+	err = p.mustBeReady()
+	if err == nil {
+		err = spec.CheckContainer(config)
 	}
-	if err := spec.CheckContainer(config); err != nil {
-		return "", fmt.Errorf("create container %s: %w", name, err)
+	if err == nil {
+		err = checkImageHandler(config, p)
 	}
-	if err := checkImageHandler(config, p); err != nil {
-		return "", fmt.Errorf("create container %s: %w", name, err)
+	if err != nil {
+		return "", fmt.Errorf("create container %s: %w", name, c.creator.refuse(c.cfg.NewID(), p, config, err))
 	}
-	return c.names.join(ctx, containerName(p.id, config.GetMetadata()), config, func(ctx context.Context, id string) error {
+	w := ops.Work{Kind: ops.Create, Of: ops.Object{Names: namesOfContainer(p, config)}, Then: "what was made is undone"}
+	return c.names.join(ctx, containerName(p.id, config.GetMetadata()), w, config, func(ctx context.Context, id string) error {
 		if err := c.creator.create(ctx, id, p, config); err != nil {
 			return fmt.Errorf("create container %s: %w", name, err)
 		}
@@ -284,7 +289,14 @@ func (c *Controller) UpdatePodSandboxResources(ctx context.Context, id string, o
 
 // attempt makes one attempt of a lane.
 func (c *Controller) attempt(ctx context.Context, a lane.Attempt[LaneKey, Step]) lane.Result {
+	ctx, op := c.ops.list.Begin(ctx, ops.Work{
+		Kind: ops.Step,
+		What: string(a.Item),
+		Of:   ops.Object{ID: a.Key.ID},
+		Then: "it is tried again",
+	})
 	err := c.step(ctx, a)
+	op.End()
 	switch {
 	case err == nil:
 		return lane.Done()
@@ -367,6 +379,25 @@ func (c *Controller) Relist(ctx context.Context) error {
 
 // Audit compares once with the kernel and, where that does not know, with containerd.
 func (c *Controller) Audit() { c.auditor.audit() }
+
+// Steps shows the lanes that are not idle, as operations.
+func (c *Controller) Steps() (steps []ops.Operation) {
+	for _, l := range c.Lanes() {
+		id, _, _ := strings.Cut(l.ID, " ") // the purpose follows
+		steps = append(steps, ops.Operation{
+			Work: ops.Work{
+				Kind:  ops.Step,
+				What:  fmt.Sprint(l.Head),
+				Of:    ops.Object{ID: id},
+				Until: l.Until,
+			},
+			Since: l.Since,
+			Tries: l.Tries,
+			Err:   l.Err,
+		})
+	}
+	return steps
+}
 
 // Lanes shows the lanes that are not idle.
 func (c *Controller) Lanes() []lane.Lane { return c.lanes.runner.Snapshot() }

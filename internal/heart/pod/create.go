@@ -47,32 +47,14 @@ type creator struct {
 // undone.
 func (c *creator) create(ctx context.Context, id string, p *unit, config *runtimeapi.ContainerConfig) error {
 	began := time.Now()
-	// Its handler could make the pod, unless another runtime has made it, which shifts owners by
-	// itself.
-	if err := c.userns.check(ctx, p.sandbox.Config, p.handler); err != nil {
-		return fmt.Errorf("sandbox %s has a user namespace: %w", p.id, err)
-	}
-	from, err := c.sourceOf(ctx, p, config)
+	from, volumes, err := c.sources(ctx, p, config)
 	if err != nil {
-		return err
+		return c.refuse(id, p, config, err)
 	}
 	defer from.done()
-	img := from.image
-	if err := spec.CheckImage(img.Config); err != nil {
-		return fmt.Errorf("image %s: %w", imageRef(config), err)
-	}
-	img.Snapshotter = cmp.Or(p.handler.Snapshotter, img.Snapshotter)
-	from.image = img
-	volumes, mounted, err := c.volumes.plan(config, p.handler)
-	if err != nil {
-		return err
-	}
-	if err := c.allowed(ctx, p, config, from, mounted); err != nil {
-		return err
-	}
 	u, err := c.plan(id, p, config, from, volumes)
 	if err != nil {
-		return err
+		return c.refuse(id, p, config, err)
 	}
 	ctx, done := u.interruptible(ctx)
 	defer done()
@@ -112,6 +94,49 @@ func (c *creator) create(ctx context.Context, id string, p *unit, config *runtim
 	return nil
 }
 
+// sources finds what a container of the sandbox p is made from, and checks it. The caller calls
+// done of the source, unless there is an error.
+func (c *creator) sources(ctx context.Context, p *unit, config *runtimeapi.ContainerConfig) (from source, _ []state.ImageVolume, err error) {
+	// Its handler could make the pod, unless another runtime has made it, which shifts owners by
+	// itself.
+	if err := c.userns.check(ctx, p.sandbox.Config, p.handler); err != nil {
+		return from, nil, fmt.Errorf("sandbox %s has a user namespace: %w", p.id, err)
+	}
+	if from, err = c.sourceOf(ctx, p, config); err != nil {
+		return from, nil, err
+	}
+	defer func() {
+		if err != nil {
+			from.done()
+		}
+	}()
+	img := from.image
+	if err := spec.CheckImage(img.Config); err != nil {
+		return from, nil, fmt.Errorf("image %s: %w", imageRef(config), err)
+	}
+	img.Snapshotter = cmp.Or(p.handler.Snapshotter, img.Snapshotter)
+	from.image = img
+	volumes, mounted, err := c.volumes.plan(config, p.handler)
+	if err == nil {
+		err = c.allowed(ctx, p, config, from, mounted)
+	}
+	return from, volumes, err
+}
+
+// notAllowed is the policy's refusal of an image, which is an event of its own.
+type notAllowed struct{ error }
+
+func (e notAllowed) Unwrap() error { return e.error }
+
+// refuse notes that a container of the sandbox p is not made, and returns the error. It has no
+// record.
+func (c *creator) refuse(id string, p *unit, config *runtimeapi.ContainerConfig, why error) error {
+	if !errors.As(why, new(notAllowed)) {
+		c.obs.Note(id, event.ContainerNotMade{Names: namesOfContainer(p, config), Err: why.Error()})
+	}
+	return why
+}
+
 // allowed asks the policy about the images that a container of the sandbox p is made from and
 // mounts, the latter by the index of the mount. A refusal goes to the timeline of the pod, because
 // there is no container yet.
@@ -137,8 +162,9 @@ func (c *creator) allowed(ctx context.Context, p *unit, config *runtimeapi.Conta
 	}
 	if err != nil {
 		c.obs.Note(p.id, event.ImageRefused{Container: config.GetMetadata().GetName(), Err: err.Error()})
+		return notAllowed{err}
 	}
-	return err
+	return nil
 }
 
 // source is the origin of a container: an image, or a checkpoint and the image that the checkpoint
@@ -211,7 +237,7 @@ func (c *creator) receive(ctx context.Context, p *unit, config *runtimeapi.Conta
 	asked := cmp.Or(config.GetImage().GetUserSpecifiedImage(), ref)
 	if err := c.policy.Restore(ctx, p.sandbox.Config.GetMetadata().GetNamespace(), asked, img); err != nil {
 		c.obs.Note(p.id, event.ImageRefused{Container: config.GetMetadata().GetName(), Err: err.Error()})
-		return from, err
+		return from, notAllowed{err}
 	}
 	r, err := c.images.Checkpoint(ctx, img)
 	if err != nil {

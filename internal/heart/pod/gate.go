@@ -2,7 +2,11 @@
 
 package pod
 
-import "context"
+import (
+	"context"
+
+	"berth/internal/base/ops"
+)
 
 // gate is a lock that can be waited for with a context. Make it with a capacity of one.
 type gate chan struct{}
@@ -11,6 +15,8 @@ func (g gate) lock(ctx context.Context) error {
 	if g.tryLock() {
 		return nil
 	}
+	_, op := ops.Begin(ctx, ops.Work{Kind: ops.Wait, What: "an operation on it that began before"})
+	defer op.End()
 	select {
 	case g <- struct{}{}:
 		return nil

@@ -11,6 +11,8 @@ import (
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/base/ops"
 )
 
 // inflight holds the creations in flight and the names that are taken, by name:
@@ -39,22 +41,11 @@ type creation struct {
 	id        string
 	err       error // valid once done is closed
 	delivered bool
-	waits     string // the thing it waits for, if callers should know; "" if not
+	op        *ops.Op // nil as long as it has not begun
 }
 
-// waiting is the context key of the function that notes the thing a creation waits for.
-type waiting struct{}
-
-// waitsFor notes the thing that a creation with context ctx waits for: if a caller's deadline
-// passes meanwhile, its error contains that. "" clears it.
-func waitsFor(ctx context.Context, what string) {
-	if note, ok := ctx.Value(waiting{}).(func(string)); ok {
-		note(what)
-	}
-}
-
-func newInflight(ops *operations, newID func() string) *inflight {
-	return &inflight{ops: ops, newID: newID, byName: map[string]*creation{}}
+func newInflight(o *operations, newID func() string) *inflight {
+	return &inflight{ops: o, newID: newID, byName: map[string]*creation{}}
 }
 
 func sandboxName(m *runtimeapi.PodSandboxMetadata) string {
@@ -74,8 +65,9 @@ func nameOf(u *unit) string {
 
 // join runs work under name, or waits for the same request if that is in flight already, and
 // returns the ID of the new unit. work gets a context that outlives the caller and the ID that the
-// unit is to have. Without a configuration it joins nothing, and nothing joins it.
-func (i *inflight) join(ctx context.Context, name string, config proto.Message, work func(ctx context.Context, id string) error) (string, error) {
+// unit is to have. Without a configuration it joins nothing, and nothing joins it. w describes the
+// work, and gets the ID.
+func (i *inflight) join(ctx context.Context, name string, w ops.Work, config proto.Message, work func(ctx context.Context, id string) error) (string, error) {
 	i.mu.Lock()
 	c, taken := i.byName[name]
 	if !taken {
@@ -83,7 +75,7 @@ func (i *inflight) join(ctx context.Context, name string, config proto.Message, 
 			i.mu.Unlock()
 			return "", fmt.Errorf("make %s: %d pods and containers are being made: %w", name, mostCreations, errdefs.ErrResourceExhausted)
 		}
-		if c = i.launchLocked(ctx, name, config, work); c == nil {
+		if c = i.launchLocked(ctx, name, w, config, work); c == nil {
 			i.mu.Unlock()
 			return "", errStopping
 		}
@@ -93,12 +85,16 @@ func (i *inflight) join(ctx context.Context, name string, config proto.Message, 
 	}
 	i.mu.Unlock()
 
+	if taken {
+		_, op := ops.Begin(ctx, ops.Work{Kind: ops.Wait, What: "the same request, which another call has begun"})
+		defer op.End()
+	}
 	select {
 	case <-ctx.Done():
 		i.mu.Lock()
 		defer i.mu.Unlock()
-		if c.waits != "" {
-			return "", fmt.Errorf("make %s: it waits for %s, and goes on; ask again for its result: %w", name, c.waits, ctxError(ctx))
+		if waits := c.op.Waits(); waits != "" {
+			return "", fmt.Errorf("make %s: it goes on, ask again for its result: %s: %w", name, waits, ctxError(ctx))
 		}
 		return "", fmt.Errorf("make %s: it goes on, ask again for its result: %w", name, ctxError(ctx))
 	case <-c.done:
@@ -111,18 +107,17 @@ func (i *inflight) join(ctx context.Context, name string, config proto.Message, 
 }
 
 // launchLocked starts the operation; nil when berth is stopping. i.mu must be held.
-func (i *inflight) launchLocked(ctx context.Context, name string, config proto.Message, work func(ctx context.Context, id string) error) *creation {
+func (i *inflight) launchLocked(ctx context.Context, name string, w ops.Work, config proto.Message, work func(ctx context.Context, id string) error) *creation {
 	c := &creation{config: config, done: make(chan struct{}), id: i.newID()}
+	w.Of.ID = c.id
 	i.byName[name] = c
 	i.making++
 	if i.ops.spawn(func() {
-		ctx, cancel := i.ops.outlive(ctx)
-		defer cancel()
-		ctx = context.WithValue(ctx, waiting{}, func(what string) {
-			i.mu.Lock()
-			defer i.mu.Unlock()
-			c.waits = what
-		})
+		ctx, op, end := i.ops.outlive(ctx, w)
+		defer end()
+		i.mu.Lock()
+		c.op = op
+		i.mu.Unlock()
 		err := guard(func() error { return work(ctx, c.id) })
 		i.mu.Lock()
 		i.making--

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"berth/internal/base/lane"
+	"berth/internal/base/ops"
 )
 
 // Step is one kind of attempt of a lane.
@@ -140,8 +141,10 @@ func (l *lanes) hurry(u *unit) {
 }
 
 // until waits as w for one of two events, of which the second may be nil, and returns why ctx ended
-// if that is first.
-func until(ctx context.Context, w *lane.Waiter, event, or *lane.Event) error {
+// if that is first. what names the event.
+func until(ctx context.Context, w *lane.Waiter, what string, event, or *lane.Event) error {
+	_, op := ops.Begin(ctx, ops.Work{Kind: ops.Wait, What: what})
+	defer op.End()
 	var other <-chan struct{}
 	if or != nil {
 		other = or.Done(w)
@@ -159,7 +162,7 @@ func until(ctx context.Context, w *lane.Waiter, event, or *lane.Event) error {
 // waitSettled waits as w for the exit of u to be durable and visible. A removed unit has ended,
 // too: a container that is removed before it ran is not settled.
 func waitSettled(ctx context.Context, w *lane.Waiter, u *unit) error {
-	if err := until(ctx, w, &u.settled, &u.removed); err != nil {
+	if err := until(ctx, w, "its end to be on record", &u.settled, &u.removed); err != nil {
 		return fmt.Errorf("wait for %s %s to end: %w", u.kind(), u.id, err)
 	}
 	return nil
@@ -171,7 +174,7 @@ func (l *lanes) waitRemoved(ctx context.Context, u *unit) error {
 	w := l.wait(u)
 	defer w.End()
 	l.hurry(u)
-	err := until(ctx, w, &u.removed, nil)
+	err := until(ctx, w, "the release of what was made for it", &u.removed, nil)
 	if err == nil || u.removed.Happened() {
 		return nil
 	}
@@ -188,7 +191,7 @@ func (l *lanes) waitRemoved(ctx context.Context, u *unit) error {
 func (l *lanes) waitCompared(ctx context.Context, u *unit) error {
 	w := l.wait(u)
 	defer w.End()
-	if err := until(ctx, w, &u.compared, &u.removed); err != nil {
+	if err := until(ctx, w, "containerd or its shim, which know whether an earlier start took effect", &u.compared, &u.removed); err != nil {
 		return fmt.Errorf("whether an earlier start took effect is not known yet: containerd or the shim does not answer: %w", err)
 	}
 	return nil
@@ -202,6 +205,8 @@ func (l *lanes) waitDisconnected(ctx context.Context, u *unit) error {
 	l.hurry(u)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	_, op := ops.Begin(ctx, ops.Work{Kind: ops.Wait, What: "the release of its network", Then: "it goes on without the call"})
+	defer op.End()
 	idle := make(chan error, 1)
 	go func() { idle <- w.Idle(ctx) }()
 	select {

@@ -10,12 +10,15 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"berth/internal/base/ops"
 )
 
 // operations owns the goroutines that outlive the calls that began them: creations, starts, log
 // pumps and listeners. Controller.Run waits for them.
 type operations struct {
 	timeout time.Duration // of one operation
+	list    *ops.List
 
 	// life ends when the controller stops; then every operation ends with it.
 	life context.Context
@@ -29,8 +32,8 @@ type operations struct {
 // errStopping refuses requests while berth stops.
 var errStopping = fmt.Errorf("berth is stopping; ask again once it is back: %w", errdefs.ErrUnavailable)
 
-func newOperations(timeout time.Duration) *operations {
-	o := &operations{timeout: timeout}
+func newOperations(timeout time.Duration, list *ops.List) *operations {
+	o := &operations{timeout: timeout, list: list}
 	o.life, o.end = context.WithCancel(context.Background())
 	return o
 }
@@ -46,12 +49,18 @@ func (o *operations) spawn(f func()) bool {
 	return true
 }
 
-// outlive returns a context with the values of ctx that ends with berth or after the timeout of
-// operations, instead of with ctx.
-func (o *operations) outlive(ctx context.Context) (context.Context, context.CancelFunc) {
+// outlive begins work that may outlive the call that ctx belongs to. The context that it returns
+// ends with berth or after the timeout of operations, instead of with ctx. The caller calls end
+// when the work is over.
+func (o *operations) outlive(ctx context.Context, w ops.Work) (_ context.Context, op *ops.Op, end func()) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.timeout)
 	stop := context.AfterFunc(o.life, cancel)
-	return ctx, func() { stop(); cancel() }
+	if ops.Of(ctx) != nil {
+		ctx, op = ops.Begin(ctx, w)
+	} else {
+		ctx, op = o.list.Begin(ctx, w)
+	}
+	return ctx, op, func() { op.End(); stop(); cancel() }
 }
 
 // stopping reports whether berth is being stopped.

@@ -9,6 +9,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/base/event"
+	"berth/internal/base/ops"
 	"berth/internal/host/spec"
 )
 
@@ -50,19 +51,32 @@ func hostIPC(u *unit) bool { return u.podNamespaces().GetIpc() == runtimeapi.Nam
 
 // names returns the names by which clients know u.
 func (u *unit) names() event.Names {
-	pod := u.pod.sandbox.Config.GetMetadata()
-	n := event.Names{
-		Namespace: pod.GetNamespace(),
-		Pod:       pod.GetName(),
-		UID:       pod.GetUid(),
-		Attempt:   pod.GetAttempt(),
+	if u.isSandbox() {
+		return namesOfPod(u.sandbox.Config)
 	}
-	if !u.isSandbox() {
-		own := u.container.Config.GetMetadata()
-		n.Sandbox, n.Container, n.Attempt = u.pod.id, own.GetName(), own.GetAttempt()
+	return namesOfContainer(u.pod, u.container.Config)
+}
+
+// namesOfPod returns how clients call the sandbox of a request.
+func namesOfPod(config *runtimeapi.PodSandboxConfig) event.Names {
+	m := config.GetMetadata()
+	return event.Names{
+		Namespace: m.GetNamespace(),
+		Pod:       m.GetName(),
+		UID:       m.GetUid(),
+		Attempt:   m.GetAttempt(),
 	}
+}
+
+// namesOfContainer returns how clients call the container of a request in the sandbox p.
+func namesOfContainer(p *unit, config *runtimeapi.ContainerConfig) event.Names {
+	n, m := namesOfPod(p.sandbox.Config), config.GetMetadata()
+	n.Sandbox, n.Container, n.Attempt = p.id, m.GetName(), m.GetAttempt()
 	return n
 }
+
+// object returns u as the object of an operation.
+func (u *unit) object() ops.Object { return ops.Object{ID: u.id, Names: u.names()} }
 
 func (u *unit) podUID() string { return u.pod.sandbox.Config.GetMetadata().GetUid() }
 

@@ -64,6 +64,12 @@ func (m *sandboxMaker) plan(sb state.Sandbox, h Handler) *unit {
 	return u
 }
 
+// refuse notes that a sandbox is not made, and returns the error. It has no record.
+func (m *sandboxMaker) refuse(id string, config *runtimeapi.PodSandboxConfig, why error) error {
+	m.obs.Note(id, event.SandboxNotMade{Names: namesOfPod(config), Err: why.Error()})
+	return fmt.Errorf("run sandbox %s: %w", config.GetMetadata().GetName(), why)
+}
+
 // run makes a sandbox and returns once it is READY. If it fails, everything it made is undone.
 func (m *sandboxMaker) run(ctx context.Context, u *unit) error {
 	began := time.Now()

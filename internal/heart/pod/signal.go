@@ -3,6 +3,7 @@
 package pod
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -17,6 +18,11 @@ const (
 	sigRTMin = 34
 	sigRTMax = 64
 )
+
+// signalName returns a signal as people know it, such as SIGTERM.
+func signalName(s unix.Signal) string {
+	return cmp.Or(unix.SignalName(s), fmt.Sprintf("signal %d", s))
+}
 
 // parseSignal reads a stop signal as images and CRI write it: SIGTERM, TERM, 15, SIGRTMIN+3,
 // and CRI's own spelling SIGNAL_SIGRTMINPLUS3.

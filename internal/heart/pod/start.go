@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/base/event"
+	"berth/internal/base/ops"
 	"berth/internal/heart/state"
 	"berth/internal/host/pidfd"
 )
@@ -62,8 +63,8 @@ func (s *starter) run(ctx context.Context, u *unit) error {
 	done := make(chan error, 1)
 	u.move(stageMaking)
 	if !s.ops.spawn(func() {
-		ctx, cancel := s.ops.outlive(ctx)
-		defer cancel()
+		ctx, _, end := s.ops.outlive(ctx, ops.Work{Kind: ops.Start, Of: u.object(), Then: "the start is given up"})
+		defer end()
 		ctx, over := u.interruptible(ctx)
 		err := interrupted(ctx, guard(func() error { return s.start(ctx, u) }))
 		over()

@@ -15,6 +15,7 @@ import (
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
 	"berth/internal/base/lane"
+	"berth/internal/base/ops"
 	"berth/internal/heart/state"
 )
 
@@ -82,6 +83,8 @@ func (s *stopper) stop(ctx context.Context, u *unit, timeout time.Duration) erro
 		Pod:     u.pod.now().Stopping,
 		Timeout: timeout,
 	})
+	ctx, op := ops.Begin(ctx, ops.Work{Kind: ops.Stop, Of: u.object()})
+	defer op.End()
 	defer u.stops.begin()()
 	w := s.lanes.wait(u) // a settle that failed is tried now
 	defer w.End()
@@ -91,7 +94,9 @@ func (s *stopper) stop(ctx context.Context, u *unit, timeout time.Duration) erro
 			s.obs.Note(u.id, event.StopSignalLost{Err: err.Error()})
 		} else {
 			wait, cancel := context.WithTimeout(ctx, timeout)
+			wait, op := ops.Begin(wait, ops.Work{Kind: ops.Signal, What: signalName(signalNumber(u)), Then: "SIGKILL"})
 			err := waitSettled(wait, w, u)
+			op.End()
 			cancel()
 			if err == nil || ctx.Err() != nil {
 				return err
@@ -118,6 +123,8 @@ func (s *stopper) waitKilled(ctx context.Context, w *lane.Waiter, u *unit) error
 	}
 	wait, cancel := context.WithTimeout(ctx, max(patience, 0))
 	defer cancel()
+	wait, op := ops.Begin(wait, ops.Work{Kind: ops.Signal, What: "SIGKILL", Then: "the call ends with the reason"})
+	defer op.End()
 	err := s.processes.insisting(wait, u, settled)
 	if err != nil && ctx.Err() == nil && u.evidence.hasEnded() {
 		err = settled(ctx)
@@ -145,7 +152,8 @@ func (s *stopper) stopUnstarted(ctx context.Context, u *unit, timeout time.Durat
 		return s.stop(ctx, u, timeout)
 	}
 	if !u.compared.Happened() && u.process().Pid != 0 {
-		// A start was cut off and may have taken effect. Only the shim knows, which does not answer.
+		// A start was cut off and may have taken effect. Only the shim knows, which does not
+		// answer.
 		u.evidence.mayHaveRun(true)
 		u.giveUp(errStopRequested)
 		s.lanes.settle(u)

@@ -6,6 +6,7 @@ import (
 	"context"
 
 	"berth/internal/base/lane"
+	"berth/internal/base/ops"
 	"berth/internal/base/processors"
 	"berth/internal/base/retry"
 	"berth/internal/heart/state"
@@ -41,6 +42,8 @@ type Ports struct {
 	Devices Devices
 	// Hooks may be nil: nothing takes part then.
 	Hooks Hooks
+	// Ops lists what is under way; nil: a list that the controller alone knows.
+	Ops *ops.List
 	// Observer and LaneObserver may be nil.
 	Observer     Observer
 	LaneObserver lane.Observer[LaneKey]
@@ -56,18 +59,22 @@ func New(cfg Config, p Ports) *Controller {
 	if p.Observer == nil {
 		p.Observer = noObserver{}
 	}
+	if p.Ops == nil {
+		p.Ops = &ops.List{}
+	}
+	p = p.listed()
 	// The lanes call the controller, and through it the parts that work on units: after New has
 	// returned, when all of them are complete.
 	c := new(Controller)
 	pacer := lane.NewPacer(processors.Count())
 	newUnits := units{p.Runtime, p.Pins, p.Store}
 	units := newRegistry()
-	ops := newOperations(cfg.CreateTimeout)
-	names := newInflight(ops, cfg.NewID)
+	work := newOperations(cfg.CreateTimeout, p.Ops)
+	names := newInflight(work, cfg.NewID)
 	lanes := newLanes(cfg, inTurn(p.Turn, c.attempt), func() { c.auditor.relistAwaited() }, p.LaneObserver)
 	oomReader := &oomReader{p.Kernel, p.Cgroups, cfg.MeasureTimeout, p.Observer}
 	processes := &processes{p.Kernel, p.Cgroups, oomReader, p.Observer}
-	output := &output{p.Stdios, p.Files, p.Kernel, ops, cfg.MaxLogLine, cfg.DrainTimeout, p.Observer}
+	output := &output{p.Stdios, p.Files, p.Kernel, work, cfg.MaxLogLine, cfg.DrainTimeout, p.Observer}
 	userns := &userNamespaces{p.NetNS, p.UserNamespaces}
 	volumes := &imageVolumes{p.Runtime, p.Images, p.Files, p.Labels}
 	pauses := &pauses{
@@ -94,19 +101,19 @@ func New(cfg Config, p Ports) *Controller {
 		objects: p.Runtime,
 		tasks:   p.Runtime,
 		lanes:   lanes,
-		ops:     ops,
+		ops:     work,
 		obs:     p.Observer,
 		waiting: map[string][]*updateWaiter{},
 		last:    map[string]error{},
 	}
-	ooms := &oomWatcher{units, oomReader, ops, p.Observer}
+	ooms := &oomWatcher{units, oomReader, work, p.Observer}
 	witnesses := &witnesses{
 		units:     units,
 		processes: processes,
 		ooms:      ooms,
 		lanes:     lanes,
 		pacer:     pacer,
-		ops:       ops,
+		ops:       work,
 		obs:       p.Observer,
 	}
 	endings := &endings{
@@ -123,7 +130,7 @@ func New(cfg Config, p Ports) *Controller {
 		shims:     p.Runtime,
 		lanes:     lanes,
 		pacer:     pacer,
-		ops:       ops,
+		ops:       work,
 		publisher: publisher,
 		endings:   endings,
 		obs:       p.Observer,
@@ -206,7 +213,7 @@ func New(cfg Config, p Ports) *Controller {
 	ready := &readiness{objects: p.Runtime, units: units, hooks: p.Hooks, processes: processes}
 	starter := &starter{
 		hooks:     p.Hooks,
-		ops:       ops,
+		ops:       work,
 		lanes:     lanes,
 		processes: processes,
 		detours:   detours,
@@ -284,7 +291,7 @@ func New(cfg Config, p Ports) *Controller {
 		stopper:   stopper,
 		lanes:     lanes,
 		recovery:  recovery,
-		ops:       ops,
+		ops:       work,
 		obs:       p.Observer,
 		asking:    map[string]bool{},
 		soon:      retry.NewWake(),
@@ -296,7 +303,7 @@ func New(cfg Config, p Ports) *Controller {
 
 		units:     units,
 		names:     names,
-		ops:       ops,
+		ops:       work,
 		lanes:     lanes,
 		output:    output,
 		statuses:  statuses,

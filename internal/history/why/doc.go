@@ -7,16 +7,16 @@
 // # Use
 //
 //	found, err := r.Find(ctx, recorder.Query{Of: "web", Around: true}) // a recorder's
-//	answer := why.Explain(found, nil, time.Now())
+//	answer := why.Explain(found, nil, nil, time.Now())
 //
 // # Promises
 //
 //   - It says what the history has, and no more. Where CRI does not tell berth something, such as
-//     whether the kubelet stopped a pod for its deletion or for an eviction, it names what it may be,
-//     and where that is to be found.
+//     whether the kubelet stopped a pod for its deletion or for an eviction, it names what it may
+//     be, and where that is to be found.
 //   - Each cause has a word for programs, [Cause], and its own sentence. The test has all of them.
-//   - Of a pod, what keeps it from running now goes before what has failed, and that before what has
-//     ended well or goes on.
+//   - Of a pod, what keeps it from running now goes before what has failed, and that before what
+//     has ended well or goes on.
 //
 // # Never
 //

@@ -13,6 +13,7 @@ import (
 
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
+	"berth/internal/base/ops"
 	"berth/internal/history/recorder"
 )
 
@@ -47,6 +48,7 @@ const (
 	ImageRefused   Cause = "image-refused"
 	VolumeSilent   Cause = "volume-silent"
 	NotOnRecord    Cause = "end-not-on-record" // it has ended, which everybody sees once it is on the disk
+	UnderWay       Cause = "under-way"         // it is being made, started, stopped or removed
 )
 
 // And nothing at all:
@@ -86,8 +88,36 @@ const (
 
 // Explain says why a container or a pod is as it is. found is what the history has of it, with that
 // of its pod, of all attempts, and of the node. ended is what is known of ends that are not on
-// record yet, by the ID of what has ended; nil where only the history is known.
-func Explain(found recorder.Answer, ended map[string]event.Exit, now time.Time) Answer {
+// record yet, by the ID of what has ended; nil where only the history is known. list is what is
+// under way of it now.
+func Explain(found recorder.Answer, ended map[string]event.Exit, list []ops.Operation, now time.Time) Answer {
+	a := explain(found, ended, now)
+	about := ops.Object{ID: a.ID, Names: found.Names}
+	if of, ok := found.Of[a.ID]; ok {
+		about.Names = of
+	}
+	sentences := ops.Sentences(list, about, now)
+	if len(sentences) == 0 {
+		return a
+	}
+	// If nothing has failed, that it is being made or ended is what there is to say.
+	if a.weight == fine && slices.ContainsFunc(list, changes) {
+		a.Cause, a.weight = UnderWay, hindered
+		a.What, a.Why, a.Now = strings.Join(ops.Sentences(list, ops.Object{}, now), " "), "", ""
+		return a
+	}
+	a.Now = strings.TrimSuffix(strings.ToLower(sentences[0][:1])+strings.Join(sentences, " ")[1:], ".")
+	return a
+}
+
+// changes reports whether an operation makes or ends its object, or is without an end in its
+// history.
+func changes(o ops.Operation) bool {
+	return slices.Contains([]ops.Kind{ops.Run, ops.Create, ops.Start, ops.Stop, ops.Remove, ops.Pull}, o.Kind)
+}
+
+// explain says what the history has.
+func explain(found recorder.Answer, ended map[string]event.Exit, now time.Time) Answer {
 	s := tell(found)
 	s.ended = ended
 	var answers []Answer

@@ -9,6 +9,7 @@ import (
 
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
+	"berth/internal/base/ops"
 	"berth/internal/history/recorder"
 )
 
@@ -26,7 +27,24 @@ var (
 type told struct {
 	recorder.Answer
 	ended map[string]event.Exit
+	list  []ops.Operation
 	now   time.Time
+}
+
+// under tells of what is under way of an object: an operation that began seconds before the end of
+// the tale, which the kubelet has asked for, and its part.
+func (h *told) under(of event.Names, kind ops.Kind, seconds int, part ops.Work) *told {
+	root := ops.Operation{Number: 1, Work: ops.Work{Kind: kind, Of: ops.Object{Names: of}}, By: kubelet, Since: h.now}
+	if kind == ops.Pull {
+		root.Of.Image = "app:v2"
+	}
+	h.list = []ops.Operation{root}
+	if part.Kind != "" {
+		part.Of = root.Of
+		part.Until = h.now.Add(time.Duration(seconds) * time.Second)
+		h.list = append(h.list, ops.Operation{Number: 2, PartOf: 1, Work: part, By: kubelet, Since: h.now})
+	}
+	return h
 }
 
 func history() *told {
@@ -245,8 +263,33 @@ func TestTheWordsOfEachCause(t *testing.T) {
 			Now: waits for the kubelet to start it`},
 		{"nothing is known", history().add("s1", event.SandboxReady{}), Unheard, `
 			default/web: the history does not go back to its start, and has no end of it.`},
+		// PROPERTIES 65: what is under way is said while it is.
+		{"CNI ADD hangs", history().under(sandbox, ops.Run, 240, ops.Work{Kind: ops.Plugin, What: "the CNI plug-in bridge (ADD)", Then: "what was made is undone"}), UnderWay, `
+			default/web is being made: the CNI plug-in bridge (ADD) has not answered for 10 s, asked for by kubelet[812]; what was made is undone in 3 min 50 s.`},
+		{"CNI ADD hangs after a failure", history().add("s1", event.SandboxNotMade{Names: sandbox, Err: "no addresses left"}).
+			under(sandbox, ops.Run, 240, ops.Work{Kind: ops.Plugin, What: "the CNI plug-in bridge (ADD)", Then: "what was made is undone"}), PodNotMade, `
+			The pod default/web could not be made, 10s ago.
+			The error is: no addresses left.
+			Now: it is being made: the CNI plug-in bridge (ADD) has not answered for 10 s, asked for by kubelet[812]; what was made is undone in 3 min 50 s`},
+		{"a grace period runs", history().runs("c1").under(app, ops.Stop, 22, ops.Work{Kind: ops.Signal, What: "SIGTERM", Then: "SIGKILL"}), UnderWay, `
+			default/web/app is being stopped: SIGTERM 10 s ago, asked for by kubelet[812]; SIGKILL in 12 s.`},
+		{"a pull hangs after a crash", history().runs("c1").crashes("c1", code(1), 1).under(sandbox, ops.Pull, 600, ops.Work{Kind: ops.Registry, What: "the registry registry.example.com"}), Failed, `
+			default/web/app (attempt 0) ended 11s ago with code 1, Error.
+			It ended by itself, and nobody had asked it to.
+			> one
+			> two
+			It is its first crash since it last ended well, as far as the history goes back.
+			Now: default/web waits for the image app:v2, which is being pulled: the registry registry.example.com has not answered for 10 s, asked for by kubelet[812]; it is given up in 9 min 50 s`},
+		{"a probe runs", history().runs("c1").under(app, ops.Exec, 0, ops.Work{}), Runs, `
+			default/web/app (attempt 0) has run for 10s, and no end of one before it is in the history.
+			Now: it runs the command of an exec, for 10 s, asked for by kubelet[812]`},
+		{"a creation is refused after a crash", history().runs("c1").crashes("c1", code(1), 1).
+			add("c2", event.ContainerNotMade{Names: again1, Err: "image app:v2: not found"}), NotCreated, `
+			default/web/app (attempt 1) could not be created, 10s ago.
+			The error is: image app:v2: not found.
+			Now: its creation failed; the kubelet tries again if the pod is to go on`},
 	} {
-		a := Explain(tc.of.Answer, tc.of.ended, tc.of.now.Add(10*time.Second))
+		a := Explain(tc.of.Answer, tc.of.ended, tc.of.list, tc.of.now.Add(10*time.Second))
 		var got strings.Builder
 		for _, line := range []string{a.What, a.Why} {
 			if line != "" {
@@ -277,16 +320,16 @@ func TestWhatAPersonNeedsGoesFirst(t *testing.T) {
 	side.Container = "side"
 	h.Of["d1"] = side
 	h.runs("c1").runs("d1").crashes("c1", code(1), 1).add("d1", event.StopRequested{By: crictl}).ends("d1", code(143))
-	if a := Explain(h.Answer, nil, h.now); a.Cause != Failed || a.Of != "default/web/app" {
+	if a := Explain(h.Answer, nil, nil, h.now); a.Cause != Failed || a.Of != "default/web/app" {
 		t.Errorf("%+v", a)
 	}
 	h.Names, h.Name = side, "default/web/side"
-	if a := Explain(h.Answer, nil, h.now); a.Cause != StoppedByClient || a.Of != "default/web/side" {
+	if a := Explain(h.Answer, nil, nil, h.now); a.Cause != StoppedByClient || a.Of != "default/web/side" {
 		t.Errorf("%+v", a)
 	}
 	h.Names, h.Name = sandbox, "default/web"
 	h.add("s1", event.ImageRefused{Container: "third", Err: "no"})
-	if a := Explain(h.Answer, nil, h.now); a.Cause != ImageRefused || a.Of != "default/web/third" {
+	if a := Explain(h.Answer, nil, nil, h.now); a.Cause != ImageRefused || a.Of != "default/web/third" {
 		t.Errorf("%+v", a)
 	}
 }
@@ -296,7 +339,7 @@ func TestWhatAPersonNeedsGoesFirst(t *testing.T) {
 func TestAContainerThatNobodyCouldReadIsExplained(t *testing.T) {
 	for code, want := range map[uint32]Cause{141: LoggerKilled, 1: LoggerKilled, 0: Completed} {
 		h := history().runs("c1").add("c1", event.LoggerKilled{}).ends("c1", exit.Fact{Code: code, Measured: true})
-		a := Explain(h.Answer, nil, h.now)
+		a := Explain(h.Answer, nil, nil, h.now)
 		if a.Cause != want || want == LoggerKilled && !strings.Contains(a.Why, "Nobody could read what it wrote") {
 			t.Errorf("code %d: %s, %s", code, a.Cause, a.Why)
 		}

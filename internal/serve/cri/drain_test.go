@@ -19,6 +19,7 @@ import (
 
 	berthv1 "berth/api/berth/v1"
 	"berth/api/client"
+	"berth/internal/base/ops"
 )
 
 // quiet is a subscription to which nothing happens.
@@ -108,7 +109,7 @@ func TestNobodyNoticesThatAServerIsReplaced(t *testing.T) {
 	var old *Server
 	for range rounds {
 		subscribed := make(chan struct{}, 10)
-		s := NewServer(&Runtime{Subscribe: func() Events { subscribed <- struct{}{}; return quiet{} }}, &Image{}, slog.New(slog.DiscardHandler), &observed{})
+		s := NewServer(&Runtime{Subscribe: func() Events { subscribed <- struct{}{}; return quiet{} }}, &Image{}, slog.New(slog.DiscardHandler), &observed{}, &ops.List{})
 		berthv1.RegisterControlServer(s, control{})
 		served := make(chan error, 1)
 		lis := next()
@@ -145,7 +146,7 @@ func TestDrainWaitsForCallsWithinItsBound(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	lis := handOver(t, path)()
 	began, release := make(chan struct{}), make(chan struct{})
-	s := NewServer(&Runtime{}, &Image{}, slog.New(slog.DiscardHandler), &observed{})
+	s := NewServer(&Runtime{}, &Image{}, slog.New(slog.DiscardHandler), &observed{}, &ops.List{})
 	berthv1.RegisterNodeServer(s, blocking{began: began, release: release})
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(lis) }()
@@ -174,8 +175,8 @@ func TestDrainWaitsForCallsWithinItsBound(t *testing.T) {
 	}
 }
 
-// blocking is a service berth.v1.Node whose Lanes waits for its release, and whose Timeline waits for
-// ever.
+// blocking is a service berth.v1.Node whose Lanes waits for its release, and whose Timeline waits
+// for ever.
 type blocking struct {
 	berthv1.UnimplementedNodeServer
 	began, release chan struct{}

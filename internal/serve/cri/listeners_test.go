@@ -13,13 +13,14 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/api/client"
+	"berth/internal/base/ops"
 )
 
 // A server answers on each of its sockets with the runtime name that it was given, and all of them
 // are closed when it ends.
 func TestAServerServesOnSeveralSockets(t *testing.T) {
 	dir := t.TempDir()
-	s := NewServer(&Runtime{Name: "containerd"}, &Image{}, slog.New(slog.DiscardHandler), &observed{})
+	s := NewServer(&Runtime{Name: "containerd"}, &Image{}, slog.New(slog.DiscardHandler), &observed{}, &ops.List{})
 	ended := make(chan error)
 	paths := []string{filepath.Join(dir, "a"), filepath.Join(dir, "b")}
 	for _, path := range paths {

@@ -19,6 +19,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/api/client"
+	"berth/internal/base/ops"
 	"berth/internal/base/version"
 )
 
@@ -31,12 +32,13 @@ type Observer interface {
 	Panicked(method string)
 }
 
-// Server is a gRPC server. The caller registers further services, serves it, and ends it with Drain or
-// Stop.
+// Server is a gRPC server. The caller registers further services, serves it, and ends it with Drain
+// or Stop.
 type Server struct {
 	*grpc.Server
 	log      *slog.Logger
 	observer Observer
+	list     *ops.List
 	ending   chan struct{} // closed when streams are to end
 
 	mu struct {
@@ -52,19 +54,19 @@ type Server struct {
 }
 
 // NewServer makes a server of CRI.
-func NewServer(r *Runtime, i *Image, log *slog.Logger, observer Observer, opts ...grpc.ServerOption) *Server {
+func NewServer(r *Runtime, i *Image, log *slog.Logger, observer Observer, list *ops.List, opts ...grpc.ServerOption) *Server {
 	if !r.EncodeAgain {
 		opts = append(opts, grpc.ForceServerCodecV2(newCodec()))
 	}
-	s := NewServerWithoutCRI(log, observer, opts...)
+	s := NewServerWithoutCRI(log, observer, list, opts...)
 	runtimeapi.RegisterRuntimeServiceServer(s, r)
 	s.RegisterService(ImageService(), i)
 	return s
 }
 
-// NewServerWithoutCRI makes a server without any service.
-func NewServerWithoutCRI(log *slog.Logger, observer Observer, opts ...grpc.ServerOption) *Server {
-	s := &Server{log: log, observer: observer, ending: make(chan struct{})}
+// NewServerWithoutCRI makes a server without any service. Its calls are in list.
+func NewServerWithoutCRI(log *slog.Logger, observer Observer, list *ops.List, opts ...grpc.ServerOption) *Server {
+	s := &Server{log: log, observer: observer, list: list, ending: make(chan struct{})}
 	s.mu.conns = map[*conn]bool{}
 	s.Server = grpc.NewServer(append(opts,
 		grpc.Creds(local{}),
@@ -77,9 +79,9 @@ func NewServerWithoutCRI(log *slog.Logger, observer Observer, opts ...grpc.Serve
 	return s
 }
 
-// unknown answers a call of a method that is not registered. berth.v1.Admin had no contract, and was
-// replaced by berth.v1.Node and berth.v1.Control: the commands of that berth print this error, so that
-// a person learns which command to use.
+// unknown answers a call of a method that is not registered. berth.v1.Admin had no contract, and
+// was replaced by berth.v1.Node and berth.v1.Control: the commands of that berth print this error,
+// so that a person learns which command to use.
 func unknown(_ any, stream grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(stream)
 	if strings.HasPrefix(method, "/berth.v1.Admin/") {
@@ -92,16 +94,18 @@ func unknown(_ any, stream grpc.ServerStream) error {
 func (s *Server) interceptUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, h grpc.UnaryHandler) (resp any, err error) {
 	s.change(func() { s.mu.unary++ })
 	defer s.change(func() { s.mu.unary-- })
-	began := time.Now()
-	defer func() { err = s.ended(info.FullMethod, began, err, recover()) }()
+	began, w := time.Now(), workOf(path.Base(info.FullMethod), req)
+	defer func() { err = s.ended(info.FullMethod, w.Of, began, err, recover()) }()
 	ctx, cancel := early(called(ctx))
 	defer cancel()
+	ctx, op := s.list.Begin(ctx, w)
+	defer op.End()
 	return h(ctx, req)
 }
 
 func (s *Server) interceptStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, h grpc.StreamHandler) (err error) {
 	began := time.Now()
-	defer func() { err = s.ended(info.FullMethod, began, err, recover()) }()
+	defer func() { err = s.ended(info.FullMethod, ops.Object{}, began, err, recover()) }()
 	ctx, cancel := context.WithCancelCause(called(ss.Context()))
 	defer cancel(nil)
 	done := make(chan struct{})
@@ -127,9 +131,9 @@ func early(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithDeadline(ctx, deadline.Add(-min(time.Until(deadline)/10, most)))
 }
 
-// ended turns the result of a call, or the value of its panic, into a gRPC error, and reports it.
-// It runs on the stack of the panic, which it logs.
-func (s *Server) ended(fullMethod string, began time.Time, err error, panicked any) error {
+// ended turns the result of a call about an object, or the value of its panic, into a gRPC error,
+// and reports it. It runs on the stack of the panic, which it logs.
+func (s *Server) ended(fullMethod string, of ops.Object, began time.Time, err error, panicked any) error {
 	method, took := path.Base(fullMethod), time.Since(began)
 	if panicked != nil {
 		s.log.Error("call panicked", "method", method, "panic", panicked, "stack", string(debug.Stack()))
@@ -139,7 +143,7 @@ func (s *Server) ended(fullMethod string, began time.Time, err error, panicked a
 	err = toStatus(err)
 	s.observer.Called(method, took, status.Code(err))
 	if err != nil && status.Code(err) != codes.Canceled {
-		s.log.Info("call ended with an error", "method", method, "took", took, "err", err)
+		s.log.Info("call ended with an error", append(s.list.Attrs(of), "method", method, "took", took, "err", err)...)
 	} else {
 		s.log.Debug("call", "method", method, "took", took)
 	}

@@ -26,6 +26,7 @@ import (
 
 	berthv1 "berth/api/berth/v1"
 	"berth/api/client"
+	"berth/internal/base/ops"
 )
 
 // control is the service berth.v1.Control, as far as the tests call it.
@@ -93,7 +94,7 @@ func serveOn(t testing.TB, path string, r *Runtime, log *slog.Logger, o Observer
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := NewServer(r, &Image{}, log, o)
+	s := NewServer(r, &Image{}, log, o, &ops.List{})
 	berthv1.RegisterControlServer(s, control{})
 	served := make(chan error)
 	go func() { served <- s.Serve(l) }()
@@ -160,8 +161,8 @@ func TestTheAnswerComesBeforeTheDeadline(t *testing.T) {
 	}
 }
 
-// A command of before the contract is told which version it needs, and a method that nobody knows is
-// Unimplemented.
+// A command of before the contract is told which version it needs, and a method that nobody knows
+// is Unimplemented.
 func TestAnEarlierCommandLearnsWhichVersionItNeeds(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	serveOn(t, path, &Runtime{}, slog.New(slog.DiscardHandler), &observed{})

@@ -8,12 +8,14 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	berthv1 "berth/api/berth/v1"
 	"berth/internal/base/event"
 	"berth/internal/base/lane"
+	"berth/internal/base/ops"
 	"berth/internal/base/version"
 	"berth/internal/heart/pod"
 	"berth/internal/history/recorder"
@@ -41,6 +43,7 @@ type Node struct {
 	berthv1.UnsafeNodeServer
 
 	Pods         Pods
+	Ops          *ops.List
 	Recorder     *recorder.Recorder
 	ImageService *image.Service
 	Verifier     Verifier
@@ -71,6 +74,7 @@ func (n *Node) Timeline(ctx context.Context, req *berthv1.TimelineRequest) (*ber
 		return nil, err
 	}
 	resp := &berthv1.TimelineResponse{Id: found.ID, Name: found.Name, Last: found.Last, More: found.More, Lane: n.laneOf(found.ID)}
+	_, resp.UnderWay = n.underWay(ops.Object{ID: found.ID, Names: found.Names})
 	for _, e := range found.Entries {
 		resp.Entries = append(resp.Entries, &berthv1.Entry{
 			Number: e.Number,
@@ -103,10 +107,17 @@ func (n *Node) Why(ctx context.Context, req *berthv1.WhyRequest) (*berthv1.WhyRe
 		return nil, fmt.Errorf("why: no sandbox or container is named: %w", errdefs.ErrInvalidArgument)
 	}
 	found, err := n.Recorder.Find(ctx, recorder.Query{Of: req.GetId(), Around: true})
+	if errdefs.IsNotFound(err) { // its first operation has not ended
+		list, _ := n.Ops.Snapshot()
+		if of, ok := ops.Named(list, req.GetId()); ok {
+			found, err = recorder.Answer{ID: of.ID, Names: of.Names, Name: of.Names.Namespace + "/" + of.Names.Name()}, nil
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
-	a := why.Explain(found, n.Pods.Ended(), time.Now())
+	list, sentences := n.underWay(ops.Object{ID: found.ID, Names: found.Names})
+	a := why.Explain(found, n.Pods.Ended(), list, time.Now())
 	if len(a.Wrote) == 0 {
 		a.Wrote = n.Recorder.See(ctx, a.ID).Log
 	}
@@ -120,7 +131,59 @@ func (n *Node) Why(ctx context.Context, req *berthv1.WhyRequest) (*berthv1.WhyRe
 		Before: a.Before,
 		Now:    a.Now,
 		Lane:   n.laneOf(a.ID),
+
+		UnderWay: sentences,
 	}, nil
+}
+
+// UnderWay implements berthv1.NodeServer.
+func (n *Node) UnderWay(ctx context.Context, req *berthv1.UnderWayRequest) (*berthv1.UnderWayResponse, error) {
+	list, left := n.Ops.Snapshot()
+	now := time.Now()
+	var about ops.Object
+	if req.GetId() != "" {
+		var ok bool
+		if about, ok = ops.Named(list, req.GetId()); !ok {
+			found, err := n.Recorder.Find(ctx, recorder.Query{Of: req.GetId()})
+			if err != nil {
+				return nil, err
+			}
+			about = ops.Object{ID: found.ID, Names: found.Names}
+		}
+		list = ops.About(list, about)
+	}
+	resp := &berthv1.UnderWayResponse{Sentences: ops.Sentences(list, about, now), LeftOut: count(left)}
+	for _, o := range list {
+		m := &berthv1.Operation{
+			Number: o.Number,
+			PartOf: o.PartOf,
+			Kind:   string(o.Kind),
+			What:   o.What,
+			Id:     o.Of.ID,
+			Of:     Names(o.Of.Names),
+			Image:  o.Of.Image,
+			By:     o.By.String(),
+			Since:  instant(o.Since),
+			Age:    durationpb.New(now.Sub(o.Since)),
+			Then:   o.Then,
+			Tries:  count(o.Tries),
+			Error:  o.Err,
+		}
+		if !o.Until.IsZero() {
+			m.Left = durationpb.New(o.Until.Sub(now))
+		}
+		resp.Operations = append(resp.Operations, m)
+	}
+	return resp, nil
+}
+
+// underWay returns what is under way of an object, in sentences, too.
+func (n *Node) underWay(of ops.Object) ([]ops.Operation, []string) {
+	list, _ := n.Ops.Snapshot()
+	if of != (ops.Object{}) {
+		list = ops.About(list, of)
+	}
+	return list, ops.Sentences(list, of, time.Now())
 }
 
 // Lanes implements berthv1.NodeServer.
