@@ -14,7 +14,7 @@ import (
 )
 
 func main() {
-	root := ctl.New(daemon.Serve, daemon.Adopt)
+	root := ctl.New(daemon.Serve, daemon.Adopt, daemon.Check)
 	err := root.Execute()
 	if err == nil {
 		return

@@ -20,6 +20,12 @@ import (
 func Serve(ctx context.Context, cfg config.Config, changes <-chan config.Config, ready func(), log *asynclog.Log) error {
 	observe.BridgeLibraries(log.Logger)
 	boundGarbage()
+	if err := refused(cfg); err != nil {
+		return err
+	}
+	if err := missing(cfg); err != nil {
+		log.Error("a runtime handler makes no pods until its program is there", "err", err)
+	}
 	if cfg.Tricks.SpareThreads {
 		processors.Spare()
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -262,5 +263,10 @@ func (k known) Remove(ctx context.Context, ref string) error {
 	if err := k.containerd.reach(ctx); err != nil {
 		return fmt.Errorf("remove image %s: %w", ref, err)
 	}
-	return k.Service.Remove(ctx, ref)
+	i, missing := k.Service.Resolve(ref)
+	err := k.Service.Remove(ctx, ref)
+	if err == nil && missing == nil {
+		k.core.obs.Note("", event.ImageRemoved{By: event.ClientOf(ctx), Image: i.ID, Names: slices.Concat(i.Tags, i.Digests)})
+	}
+	return err
 }

@@ -92,7 +92,7 @@ func (s *serving) openCRI(w wings) {
 		w.ops,
 		w.history.tracing.Server()...)
 	nodeapi.RegisterNode(s.cri, s.node)
-	nodeapi.RegisterControl(s.cri, nodeapi.Control{Node: s.node})
+	nodeapi.RegisterControl(s.cri, nodeapi.Control{Node: s.node, Note: w.heart.core.obs.Note})
 }
 
 // serve serves CRI once the records are restored, until stop ends, and then lets calls in flight

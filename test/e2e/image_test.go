@@ -85,8 +85,23 @@ func TestImagesArePulledListedAndRemoved(t *testing.T) {
 		c := node.ContainerConfig("c", "true")
 		c.Image.Image = byDigest
 		node.ExpectExit(t, n.Ended(n.Run(pod, cfg, c)), 0, "Completed")
+		// A person takes one name away, and not an image that a container uses.
+		for _, tt := range []struct{ arg, says string }{
+			{ids[0], "use force"},
+			{ref, "stays, as " + node.Busybox},
+			{ref, "is not on this node"},
+			{node.Busybox, "uses it"},
+		} {
+			out, _ := n.Command("images", "rm", tt.arg).CombinedOutput()
+			if !strings.Contains(string(out), tt.says) {
+				t.Errorf("images rm %s: %s", tt.arg, out)
+			}
+		}
+		if out, err := n.Command("timeline", "--node").Output(); err != nil || !strings.Contains(string(out), "names of an image removed") || !strings.Contains(string(out), "by=berth[") {
+			t.Errorf("the removal is not in the history: %s %v", out, err)
+		}
 		for range 2 {
-			if _, err := n.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}}); err != nil {
+			if _, err := n.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: ids[0]}}); err != nil {
 				t.Error(err)
 			}
 		}

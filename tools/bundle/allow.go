@@ -211,6 +211,12 @@ func allowRest(e event.Event) event.Event {
 		return event.PullBegan{By: clientOf(e.By), Image: imageOf(e.Image)}
 	case event.ImagePulled:
 		return event.ImagePulled{Image: imageOf(e.Image), Took: e.Took}
+	case event.ImageRemoved:
+		names := make([]string, len(e.Names))
+		for i, name := range e.Names {
+			names[i] = imageOf(name)
+		}
+		return event.ImageRemoved{By: clientOf(e.By), Image: imageOf(e.Image), Names: names, Stays: e.Stays}
 	case event.ImageRefused:
 		return event.ImageRefused{Container: match(dnsName, e.Container), Err: cause(e.Err)}
 	case event.ImageNotPulled:

@@ -140,7 +140,7 @@ func TestNoSecretIsInABundle(t *testing.T) {
 		t.Errorf("these kinds of events are not written: %v", kinds)
 	}
 	text := unpacked(t, written(t, b))
-	name := regexp.MustCompile(`\.(namespace|pod|uid|container|image)$`)
+	name := regexp.MustCompile(`\.(namespace|pod|uid|container|image|imageremoved.names)$`)
 	for _, found := range regexp.MustCompile(`hunter2[a-z0-9.]*`).FindAllString(text, -1) {
 		if !name.MatchString(found) && found != "hunter2.berthstarted.version" {
 			t.Errorf("the bundle has %s", found)

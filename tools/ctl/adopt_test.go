@@ -31,7 +31,7 @@ func adopts(t *testing.T, plan adopt.Plan, back adopt.Back, args ...string) (got
 			return errors.New("refused")
 		}
 		return nil
-	})
+	}, nil)
 	cmd.SetArgs(append([]string{"adopt"}, args...))
 	cmd.SetOut(&stdout)
 	cmd.SetErr(&stderr)

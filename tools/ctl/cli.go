@@ -30,6 +30,9 @@ import (
 // changes replace cfg. The log is run by the caller.
 type Serve func(ctx context.Context, cfg config.Config, changes <-chan config.Config, ready func(), log *asynclog.Log) error
 
+// Check reports settings with which the daemon cannot start on this host.
+type Check func(cfg config.Config) error
+
 // exitError is an error with an exit code of its own.
 type exitError struct {
 	code int
@@ -60,6 +63,7 @@ func ExitCode(err error) int {
 type app struct {
 	serve    Serve
 	adopt    Adopt
+	check    Check // nil: only the settings themselves are checked
 	endpoint string
 	output   string
 	streamCA string
@@ -69,8 +73,8 @@ type app struct {
 }
 
 // New returns the root command.
-func New(serve Serve, adopt Adopt) *cobra.Command {
-	a := &app{serve: serve, adopt: adopt, patience: defaultPatience}
+func New(serve Serve, adopt Adopt, check Check) *cobra.Command {
+	a := &app{serve: serve, adopt: adopt, check: check, patience: defaultPatience}
 	root := a.root()
 	showVisibly(root, os.Stdout, os.Stderr)
 	return root
@@ -101,7 +105,7 @@ func (a *app) root() *cobra.Command {
 		installCommand(),
 		a.migrateCommand(),
 		a.adoptCommand(),
-		configCommand(),
+		a.configCommand(),
 		a.playCommand(),
 		a.psCommand(),
 		a.podsCommand(),

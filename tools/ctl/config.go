@@ -24,7 +24,7 @@ func load(file string) (config.Loaded, error) {
 	return config.Load(file)
 }
 
-func configCommand() *cobra.Command {
+func (a *app) configCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "config", Short: "Print the default configuration, or check or print a file"}
 	cmd.AddCommand(
 		&cobra.Command{
@@ -50,11 +50,16 @@ func configCommand() *cobra.Command {
 		&cobra.Command{
 			Use:   "check [FILE]",
 			Short: "Check a configuration file and its drop-in files",
-			Args:  cobra.MaximumNArgs(1),
+			Long: "Check whether berth can start with a configuration file and its drop-in files on this host: the values, the permissions of\n" +
+				"the files, the directories, and the programs of runtime handlers. Whatever serve refuses is an error here.",
+			Args: cobra.MaximumNArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				c, err := load(strings.Join(args, ""))
 				if err == nil {
 					err = errors.Join(append(c.CheckFiles(), c.Check())...)
+				}
+				if err == nil && a.check != nil {
+					err = a.check(c.Config)
 				}
 				if err != nil {
 					return err

@@ -389,6 +389,24 @@ func (c fakeControl) PruneImages(_ context.Context, r *berthv1.PruneImagesReques
 	}, nil
 }
 
+func (c fakeControl) RemoveImage(_ context.Context, r *berthv1.RemoveImageRequest) (*berthv1.RemoveImageResponse, error) {
+	switch {
+	case c.f.plain:
+		return nil, status.Error(codes.Unimplemented, "unknown method RemoveImage")
+	case r.GetImage() == "one:1":
+		return &berthv1.RemoveImageResponse{Id: "sha256:1", Names: []string{"one:1"}, Left: []string{"other:2"}}, nil
+	case r.GetImage() == "last:1":
+		return &berthv1.RemoveImageResponse{
+			Id:     "sha256:2",
+			Names:  []string{"last:1"},
+			Users:  []string{"team/web/app"},
+			Bytes:  7 << 20,
+			Pinned: true,
+		}, nil
+	}
+	return nil, status.Errorf(codes.NotFound, "image %q is not on this node", r.GetImage())
+}
+
 func (n fakeNode) Transfers(context.Context, *berthv1.TransfersRequest) (*berthv1.TransfersResponse, error) {
 	n.f.mu.Lock()
 	defer n.f.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -113,30 +114,82 @@ func few(all []string) string {
 }
 
 func (a *app) imagesRmCommand() *cobra.Command {
+	var req berthv1.RemoveImageRequest
 	rm := &cobra.Command{
 		Use:   "rm IMAGE...",
-		Short: "Remove images, also pinned ones",
-		Args:  cobra.MinimumNArgs(1),
+		Short: "Take names of images away, and remove the images that have no other, also pinned ones",
+		Long: "Take names of images away. An image is removed with the last of its names; the digest under which it came goes with\n" +
+			"the last tag of its repository. An ID stands for all names of its image. An image that a container uses, in whatever\n" +
+			"state, and an ID that stands for several tags need --force.",
+		Args: cobra.MinimumNArgs(1),
 
 		ValidArgsFunction: a.complete(images),
 	}
+	rm.Flags().BoolVarP(&req.Force, "force", "f", false, "also remove an image that containers use, or with all tags by its ID")
+	rm.Flags().BoolVar(&req.DryRun, "dry-run", false, "remove nothing, and print what would be removed")
 	rm.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
-			return each(ctx, cmd.OutOrStdout(), args, func(arg string) error {
-				spec := &runtimeapi.ImageSpec{Image: arg}
-				st, err := c.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec})
-				if err == nil && st.GetImage() == nil {
-					return fmt.Errorf("image %s is not on this node", arg)
+			return eachSilently(ctx, args, func(arg string) error {
+				req.Image = arg
+				r, err := c.Control.RemoveImage(ctx, &req)
+				if client.IsUnimplemented(err) {
+					return removeWhole(ctx, cmd.OutOrStdout(), c, &req)
 				}
-				if err == nil && st.GetImage().GetPinned() {
-					fmt.Fprintf(cmd.ErrOrStderr(), "%s is pinned; it is removed since it was named\n", arg)
+				if err != nil {
+					return err
 				}
-				_, err = c.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: spec})
-				return err
+				return a.print(cmd.OutOrStdout(), r, func(w *tabwriter.Writer) { saysRemoved(w, r, req.DryRun) })
 			})
 		})
 	}
 	return rm
+}
+
+// saysRemoved prints the effect of the removal of a name.
+func saysRemoved(w io.Writer, r *berthv1.RemoveImageResponse, dryRun bool) {
+	removed, stays, freed := "removed", "stays", "are freed"
+	if dryRun {
+		removed, stays, freed = "would remove", "would stay", "would be freed"
+	}
+	for _, n := range r.GetNames() {
+		fmt.Fprintf(w, "%s the name %s\n", removed, n)
+	}
+	if len(r.GetLeft()) > 0 {
+		fmt.Fprintf(w, "the image %s %s, as %s\n", short(r.GetId()), stays, strings.Join(r.GetLeft(), ", "))
+		return
+	}
+	notes := ""
+	if r.GetPinned() {
+		notes += "; it was pinned against garbage collection"
+	}
+	if len(r.GetUsers()) > 0 {
+		notes += "; it is used by " + few(r.GetUsers())
+	}
+	fmt.Fprintf(w, "%s the image %s; %s %s%s\n", removed, short(r.GetId()), amount(r.GetBytes()), freed, notes)
+}
+
+// removeWhole removes an image of a runtime that is not berth, or of an earlier one: with all its
+// names, which are printed, so that an image with further names needs --force.
+func removeWhole(ctx context.Context, w io.Writer, c *client.Client, req *berthv1.RemoveImageRequest) error {
+	spec := &runtimeapi.ImageSpec{Image: req.GetImage()}
+	st, err := c.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec})
+	if err != nil {
+		return err
+	}
+	tags := st.GetImage().GetRepoTags()
+	switch {
+	case st.GetImage() == nil:
+		return fmt.Errorf("image %s is not on this node", req.GetImage())
+	case len(tags) > 1 && !req.GetForce():
+		return fmt.Errorf("image %s: this service removes an image with all its names, which are %s; use --force for that",
+			req.GetImage(), strings.Join(tags, ", "))
+	case !req.GetDryRun():
+		if _, err := c.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: spec}); err != nil {
+			return err
+		}
+	}
+	saysRemoved(w, &berthv1.RemoveImageResponse{Id: st.GetImage().GetId(), Names: tags, Pinned: st.GetImage().GetPinned()}, req.GetDryRun())
+	return nil
 }
 
 func (a *app) imagesPruneCommand() *cobra.Command {

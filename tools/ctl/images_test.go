@@ -66,19 +66,34 @@ func TestPruneSaysWhatItFrees(t *testing.T) {
 	says(t, "an age below 0", problem, "--older-than")
 }
 
-func TestAPinnedImageThatIsNamedIsRemoved(t *testing.T) {
+// One name is taken away, and what goes with it is said; a service without the call, which removes
+// all names, is asked for that only with --force.
+func TestTheRemovalOfAnImageSaysWhatGoes(t *testing.T) {
 	f := newFake()
-	f.images["busybox"] = &runtimeapi.Image{Pinned: true}
-	out, problem := berth(t, serveFake(t, f), "images", "rm", "busybox")
-	says(t, "images rm", out, "busybox is pinned")
+	at := serveFake(t, f)
+	for _, tt := range []struct {
+		args []string
+		says []string
+	}{
+		{[]string{"one:1"}, []string{"removed the name one:1", "the image 1 stays, as other:2"}},
+		{[]string{"last:1"}, []string{"removed the image 2; 7168 KiB are freed; it was pinned", "used by team/web/app"}},
+		{[]string{"last:1", "--dry-run"}, []string{"would remove the image 2; 7168 KiB would be freed"}},
+		{[]string{"absent", "one:1"}, []string{"absent", "not on this node", "removed the name one:1"}},
+	} {
+		out, problem := berth(t, at, append([]string{"images", "rm"}, tt.args...)...)
+		says(t, strings.Join(tt.args, " "), out+problem, tt.says...)
+	}
+	f.plain = true
+	f.images["busybox"] = &runtimeapi.Image{Id: "sha256:3", Pinned: true, RepoTags: []string{"busybox:1", "other:1"}}
+	_, problem := berth(t, at, "images", "rm", "busybox")
+	says(t, "an image with other names", problem, "busybox:1, other:1", "--force")
+	out, problem := berth(t, at, "images", "rm", "--force", "busybox")
+	says(t, "with --force", out, "removed the name other:1", "removed the image 3")
 	if problem != "" {
 		t.Error(problem)
 	}
-	out, problem = berth(t, serveFake(t, f), "images", "rm", "absent")
-	says(t, "images rm of what is not there", problem, "not on this node")
-	if strings.Contains(out, "absent") {
-		t.Errorf("it was removed: %s", out)
-	}
+	_, problem = berth(t, at, "images", "rm", "absent")
+	says(t, "what is not there", problem, "not on this node")
 }
 
 func TestDfSaysWhatTakesTheSpace(t *testing.T) {
@@ -146,7 +161,7 @@ func TestWatchingEnds(t *testing.T) {
 	f := newFake()
 	at := serveFake(t, f)
 	ctx, cancel := context.WithCancel(t.Context())
-	cmd := New(nil, nil)
+	cmd := New(nil, nil, nil)
 	var b bytes.Buffer
 	cmd.SetOut(&b)
 	cmd.SetArgs([]string{"--endpoint", at, "pulls", "--watch", "--interval", "100ms", "-o", "json"})

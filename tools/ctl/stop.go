@@ -97,6 +97,17 @@ func stopPod(ctx context.Context, c *client.Client, id string, grace func(map[st
 // each calls f for each argument, prints those for which f succeeds and returns the errors of the
 // others. It ends early when ctx ends.
 func each(ctx context.Context, w io.Writer, args []string, f func(string) error) error {
+	return eachSilently(ctx, args, func(arg string) error {
+		err := f(arg)
+		if err == nil {
+			fmt.Fprintln(w, arg)
+		}
+		return err
+	})
+}
+
+// eachSilently is each for a function that prints its result.
+func eachSilently(ctx context.Context, args []string, f func(string) error) error {
 	var errs []error
 	for i, arg := range args {
 		if ctx.Err() != nil {
@@ -105,9 +116,7 @@ func each(ctx context.Context, w io.Writer, args []string, f func(string) error)
 		}
 		if err := f(arg); err != nil {
 			errs = append(errs, client.Explain(err))
-			continue
 		}
-		fmt.Fprintln(w, arg)
 	}
 	return errors.Join(errs...)
 }

@@ -342,6 +342,158 @@ func (x *PrunedImage) GetError() string {
 	return ""
 }
 
+type RemoveImageRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A name, or an ID or the beginning of one: then all names of the image are taken away.
+	Image string `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"`
+	// Remove it also if containers use it, or if an ID stands for several tags.
+	Force bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
+	// Remove nothing, and return what would be removed.
+	DryRun        bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveImageRequest) Reset() {
+	*x = RemoveImageRequest{}
+	mi := &file_berth_v1_control_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveImageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveImageRequest) ProtoMessage() {}
+
+func (x *RemoveImageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_v1_control_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveImageRequest.ProtoReflect.Descriptor instead.
+func (*RemoveImageRequest) Descriptor() ([]byte, []int) {
+	return file_berth_v1_control_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *RemoveImageRequest) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+func (x *RemoveImageRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+func (x *RemoveImageRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type RemoveImageResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The names that are taken away. The digest of a repository goes with the last tag of that.
+	Names []string `protobuf:"bytes,2,rep,name=names,proto3" json:"names,omitempty"`
+	// The names under which the image stays; none if it is removed.
+	Left []string `protobuf:"bytes,3,rep,name=left,proto3" json:"left,omitempty"`
+	// NAMESPACE/POD/CONTAINER that uses an image which is removed.
+	Users []string `protobuf:"bytes,4,rep,name=users,proto3" json:"users,omitempty"`
+	// Bytes that the removal frees.
+	Bytes int64 `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// It was pinned against garbage collection.
+	Pinned        bool `protobuf:"varint,6,opt,name=pinned,proto3" json:"pinned,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveImageResponse) Reset() {
+	*x = RemoveImageResponse{}
+	mi := &file_berth_v1_control_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveImageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveImageResponse) ProtoMessage() {}
+
+func (x *RemoveImageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_v1_control_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveImageResponse.ProtoReflect.Descriptor instead.
+func (*RemoveImageResponse) Descriptor() ([]byte, []int) {
+	return file_berth_v1_control_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RemoveImageResponse) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *RemoveImageResponse) GetNames() []string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
+func (x *RemoveImageResponse) GetLeft() []string {
+	if x != nil {
+		return x.Left
+	}
+	return nil
+}
+
+func (x *RemoveImageResponse) GetUsers() []string {
+	if x != nil {
+		return x.Users
+	}
+	return nil
+}
+
+func (x *RemoveImageResponse) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *RemoveImageResponse) GetPinned() bool {
+	if x != nil {
+		return x.Pinned
+	}
+	return false
+}
+
 type RepairImageRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Image         string                 `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"`
@@ -351,7 +503,7 @@ type RepairImageRequest struct {
 
 func (x *RepairImageRequest) Reset() {
 	*x = RepairImageRequest{}
-	mi := &file_berth_v1_control_proto_msgTypes[5]
+	mi := &file_berth_v1_control_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -363,7 +515,7 @@ func (x *RepairImageRequest) String() string {
 func (*RepairImageRequest) ProtoMessage() {}
 
 func (x *RepairImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_control_proto_msgTypes[5]
+	mi := &file_berth_v1_control_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -376,7 +528,7 @@ func (x *RepairImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairImageRequest.ProtoReflect.Descriptor instead.
 func (*RepairImageRequest) Descriptor() ([]byte, []int) {
-	return file_berth_v1_control_proto_rawDescGZIP(), []int{5}
+	return file_berth_v1_control_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RepairImageRequest) GetImage() string {
@@ -395,7 +547,7 @@ type RepairImageResponse struct {
 
 func (x *RepairImageResponse) Reset() {
 	*x = RepairImageResponse{}
-	mi := &file_berth_v1_control_proto_msgTypes[6]
+	mi := &file_berth_v1_control_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -407,7 +559,7 @@ func (x *RepairImageResponse) String() string {
 func (*RepairImageResponse) ProtoMessage() {}
 
 func (x *RepairImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_control_proto_msgTypes[6]
+	mi := &file_berth_v1_control_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -420,7 +572,7 @@ func (x *RepairImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepairImageResponse.ProtoReflect.Descriptor instead.
 func (*RepairImageResponse) Descriptor() ([]byte, []int) {
-	return file_berth_v1_control_proto_rawDescGZIP(), []int{6}
+	return file_berth_v1_control_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RepairImageResponse) GetParts() []*Part {
@@ -456,14 +608,26 @@ const file_berth_v1_control_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05names\x18\x02 \x03(\tR\x05names\x12\x14\n" +
 	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\x12\x14\n" +
-	"\x05error\x18\x04 \x01(\tR\x05error\"*\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\"Y\n" +
+	"\x12RemoveImageRequest\x12\x14\n" +
+	"\x05image\x18\x01 \x01(\tR\x05image\x12\x14\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\x12\x17\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"\x93\x01\n" +
+	"\x13RemoveImageResponse\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05names\x18\x02 \x03(\tR\x05names\x12\x12\n" +
+	"\x04left\x18\x03 \x03(\tR\x04left\x12\x14\n" +
+	"\x05users\x18\x04 \x03(\tR\x05users\x12\x14\n" +
+	"\x05bytes\x18\x05 \x01(\x03R\x05bytes\x12\x16\n" +
+	"\x06pinned\x18\x06 \x01(\bR\x06pinned\"*\n" +
 	"\x12RepairImageRequest\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\tR\x05image\";\n" +
 	"\x13RepairImageResponse\x12$\n" +
-	"\x05parts\x18\x01 \x03(\v2\x0e.berth.v1.PartR\x05parts2\xf0\x01\n" +
+	"\x05parts\x18\x01 \x03(\v2\x0e.berth.v1.PartR\x05parts2\xbc\x02\n" +
 	"\aControl\x12M\n" +
 	"\fImportImages\x12\x1d.berth.v1.ImportImagesRequest\x1a\x1e.berth.v1.ImportImagesResponse\x12J\n" +
 	"\vPruneImages\x12\x1c.berth.v1.PruneImagesRequest\x1a\x1d.berth.v1.PruneImagesResponse\x12J\n" +
+	"\vRemoveImage\x12\x1c.berth.v1.RemoveImageRequest\x1a\x1d.berth.v1.RemoveImageResponse\x12J\n" +
 	"\vRepairImage\x12\x1c.berth.v1.RepairImageRequest\x1a\x1d.berth.v1.RepairImageResponseB\x1cZ\x1aberth/api/berth/v1;berthv1b\x06proto3"
 
 var (
@@ -478,33 +642,37 @@ func file_berth_v1_control_proto_rawDescGZIP() []byte {
 	return file_berth_v1_control_proto_rawDescData
 }
 
-var file_berth_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_berth_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_berth_v1_control_proto_goTypes = []any{
 	(*ImportImagesRequest)(nil),  // 0: berth.v1.ImportImagesRequest
 	(*ImportImagesResponse)(nil), // 1: berth.v1.ImportImagesResponse
 	(*PruneImagesRequest)(nil),   // 2: berth.v1.PruneImagesRequest
 	(*PruneImagesResponse)(nil),  // 3: berth.v1.PruneImagesResponse
 	(*PrunedImage)(nil),          // 4: berth.v1.PrunedImage
-	(*RepairImageRequest)(nil),   // 5: berth.v1.RepairImageRequest
-	(*RepairImageResponse)(nil),  // 6: berth.v1.RepairImageResponse
-	(*durationpb.Duration)(nil),  // 7: google.protobuf.Duration
-	(*Part)(nil),                 // 8: berth.v1.Part
+	(*RemoveImageRequest)(nil),   // 5: berth.v1.RemoveImageRequest
+	(*RemoveImageResponse)(nil),  // 6: berth.v1.RemoveImageResponse
+	(*RepairImageRequest)(nil),   // 7: berth.v1.RepairImageRequest
+	(*RepairImageResponse)(nil),  // 8: berth.v1.RepairImageResponse
+	(*durationpb.Duration)(nil),  // 9: google.protobuf.Duration
+	(*Part)(nil),                 // 10: berth.v1.Part
 }
 var file_berth_v1_control_proto_depIdxs = []int32{
-	7, // 0: berth.v1.PruneImagesRequest.older_than:type_name -> google.protobuf.Duration
-	4, // 1: berth.v1.PruneImagesResponse.images:type_name -> berth.v1.PrunedImage
-	8, // 2: berth.v1.RepairImageResponse.parts:type_name -> berth.v1.Part
-	0, // 3: berth.v1.Control.ImportImages:input_type -> berth.v1.ImportImagesRequest
-	2, // 4: berth.v1.Control.PruneImages:input_type -> berth.v1.PruneImagesRequest
-	5, // 5: berth.v1.Control.RepairImage:input_type -> berth.v1.RepairImageRequest
-	1, // 6: berth.v1.Control.ImportImages:output_type -> berth.v1.ImportImagesResponse
-	3, // 7: berth.v1.Control.PruneImages:output_type -> berth.v1.PruneImagesResponse
-	6, // 8: berth.v1.Control.RepairImage:output_type -> berth.v1.RepairImageResponse
-	6, // [6:9] is the sub-list for method output_type
-	3, // [3:6] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	9,  // 0: berth.v1.PruneImagesRequest.older_than:type_name -> google.protobuf.Duration
+	4,  // 1: berth.v1.PruneImagesResponse.images:type_name -> berth.v1.PrunedImage
+	10, // 2: berth.v1.RepairImageResponse.parts:type_name -> berth.v1.Part
+	0,  // 3: berth.v1.Control.ImportImages:input_type -> berth.v1.ImportImagesRequest
+	2,  // 4: berth.v1.Control.PruneImages:input_type -> berth.v1.PruneImagesRequest
+	5,  // 5: berth.v1.Control.RemoveImage:input_type -> berth.v1.RemoveImageRequest
+	7,  // 6: berth.v1.Control.RepairImage:input_type -> berth.v1.RepairImageRequest
+	1,  // 7: berth.v1.Control.ImportImages:output_type -> berth.v1.ImportImagesResponse
+	3,  // 8: berth.v1.Control.PruneImages:output_type -> berth.v1.PruneImagesResponse
+	6,  // 9: berth.v1.Control.RemoveImage:output_type -> berth.v1.RemoveImageResponse
+	8,  // 10: berth.v1.Control.RepairImage:output_type -> berth.v1.RepairImageResponse
+	7,  // [7:11] is the sub-list for method output_type
+	3,  // [3:7] is the sub-list for method input_type
+	3,  // [3:3] is the sub-list for extension type_name
+	3,  // [3:3] is the sub-list for extension extendee
+	0,  // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_berth_v1_control_proto_init() }
@@ -519,7 +687,7 @@ func file_berth_v1_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_v1_control_proto_rawDesc), len(file_berth_v1_control_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -23,6 +23,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	Control_ImportImages_FullMethodName = "/berth.v1.Control/ImportImages"
 	Control_PruneImages_FullMethodName  = "/berth.v1.Control/PruneImages"
+	Control_RemoveImage_FullMethodName  = "/berth.v1.Control/RemoveImage"
 	Control_RepairImage_FullMethodName  = "/berth.v1.Control/RepairImage"
 )
 
@@ -37,6 +38,8 @@ type ControlClient interface {
 	// PruneImages removes the images that no container uses, that are not pinned, and that came to
 	// the node longer ago than an age.
 	PruneImages(ctx context.Context, in *PruneImagesRequest, opts ...grpc.CallOption) (*PruneImagesResponse, error)
+	// RemoveImage takes one name away from its image, and removes the image with the last one.
+	RemoveImage(ctx context.Context, in *RemoveImageRequest, opts ...grpc.CallOption) (*RemoveImageResponse, error)
 	// RepairImage does what Node.VerifyImage does, unpacks wrong layers again from the blobs that are
 	// on the node, and removes wrong blobs.
 	RepairImage(ctx context.Context, in *RepairImageRequest, opts ...grpc.CallOption) (*RepairImageResponse, error)
@@ -70,6 +73,16 @@ func (c *controlClient) PruneImages(ctx context.Context, in *PruneImagesRequest,
 	return out, nil
 }
 
+func (c *controlClient) RemoveImage(ctx context.Context, in *RemoveImageRequest, opts ...grpc.CallOption) (*RemoveImageResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RemoveImageResponse)
+	err := c.cc.Invoke(ctx, Control_RemoveImage_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *controlClient) RepairImage(ctx context.Context, in *RepairImageRequest, opts ...grpc.CallOption) (*RepairImageResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RepairImageResponse)
@@ -91,6 +104,8 @@ type ControlServer interface {
 	// PruneImages removes the images that no container uses, that are not pinned, and that came to
 	// the node longer ago than an age.
 	PruneImages(context.Context, *PruneImagesRequest) (*PruneImagesResponse, error)
+	// RemoveImage takes one name away from its image, and removes the image with the last one.
+	RemoveImage(context.Context, *RemoveImageRequest) (*RemoveImageResponse, error)
 	// RepairImage does what Node.VerifyImage does, unpacks wrong layers again from the blobs that are
 	// on the node, and removes wrong blobs.
 	RepairImage(context.Context, *RepairImageRequest) (*RepairImageResponse, error)
@@ -109,6 +124,9 @@ func (UnimplementedControlServer) ImportImages(context.Context, *ImportImagesReq
 }
 func (UnimplementedControlServer) PruneImages(context.Context, *PruneImagesRequest) (*PruneImagesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PruneImages not implemented")
+}
+func (UnimplementedControlServer) RemoveImage(context.Context, *RemoveImageRequest) (*RemoveImageResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemoveImage not implemented")
 }
 func (UnimplementedControlServer) RepairImage(context.Context, *RepairImageRequest) (*RepairImageResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RepairImage not implemented")
@@ -170,6 +188,24 @@ func _Control_PruneImages_Handler(srv interface{}, ctx context.Context, dec func
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Control_RemoveImage_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemoveImageRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServer).RemoveImage(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Control_RemoveImage_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServer).RemoveImage(ctx, req.(*RemoveImageRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Control_RepairImage_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(RepairImageRequest)
 	if err := dec(in); err != nil {
@@ -202,6 +238,10 @@ var Control_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "PruneImages",
 			Handler:    _Control_PruneImages_Handler,
+		},
+		{
+			MethodName: "RemoveImage",
+			Handler:    _Control_RemoveImage_Handler,
 		},
 		{
 			MethodName: "RepairImage",

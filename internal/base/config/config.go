@@ -6,10 +6,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
+	"net/url"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -483,8 +486,17 @@ func (c *Config) check(origin func(key string) string) error {
 	if s := c.Tracing.Sampling; s < 0 || s > 1 {
 		bad("tracing.sampling", "%v is not between 0 and 1", s)
 	}
-	if e := c.Tracing.Endpoint; e != "" && !strings.HasPrefix(e, "http://") && !strings.HasPrefix(e, "https://") {
-		bad("tracing.endpoint", "%q is not an http:// or https:// URL", e)
+	if u, err := url.Parse(c.Tracing.Endpoint); c.Tracing.Endpoint != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "") {
+		bad("tracing.endpoint", "%q is not an http:// or https:// URL of a host", c.Tracing.Endpoint)
+	}
+	if a := c.Metrics.Address; a != "" {
+		_, port, err := net.SplitHostPort(a)
+		if _, number := strconv.ParseUint(port, 10, 16); err != nil || number != nil {
+			bad("metrics.address", "%q is not HOST:PORT, such as 127.0.0.1:9440", a)
+		}
+	}
+	if a := c.Containerd.Address; a != "" && strings.TrimPrefix(a, "unix://") == "" {
+		bad("containerd.address", "%q names no socket", a)
 	}
 	if c.Root == c.State {
 		bad("state", "it is the same directory as root")

@@ -16,7 +16,7 @@ const (
 	overlaid = `:,\` // between and within the options of the mount of layers
 	listed   = ":"   // between the directories of PATH and CNI_PATH
 	message  = ","   // between the namespaces of which runc tells its first process
-	url      = "%?#" // within the URL by which the clients of gRPC and the kubelet name a socket
+	inURL    = "%?#" // within the URL by which the clients of gRPC and the kubelet name a socket
 )
 
 // setPath is a path that is a setting.
@@ -28,9 +28,9 @@ type setPath struct {
 // paths returns the settings that are paths. One that is "" and may be is not among them.
 func (c *Config) paths() []setPath {
 	all := []setPath{
-		{"root", c.Root, overlaid},
-		{"state", c.State, message + url},
-		{"address", c.Address, url},
+		{"root", c.Root, overlaid + "%"},
+		{"state", c.State, message + inURL},
+		{"address", c.Address, inURL},
 		{"network.conf_dir", c.Network.ConfDir, ""},
 		{"network.netns_dir", c.Network.NetNSDir, message},
 	}
@@ -47,7 +47,7 @@ func (c *Config) paths() []setPath {
 		{"image.policy_file", c.Image.PolicyFile, ""},
 		{"audit.file", c.Audit.File, ""},
 		{"audit.sessions", c.Audit.Sessions, ""},
-		{"containerd.address", strings.TrimPrefix(c.Containerd.Address, "unix://"), url},
+		{"containerd.address", strings.TrimPrefix(c.Containerd.Address, "unix://"), inURL},
 	} {
 		if p.path != "" {
 			all = append(all, p)

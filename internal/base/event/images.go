@@ -4,6 +4,7 @@ package event
 
 import (
 	"log/slog"
+	"strings"
 	"time"
 )
 
@@ -26,6 +27,22 @@ type ImagePulled struct {
 
 func (e ImagePulled) line() Line {
 	return info(Call, "image pulled", slog.String("image", e.Image), slog.Duration("took", e.Took))
+}
+
+// ImageRemoved reports that names of an image were taken away, and the image with the last of them.
+type ImageRemoved struct {
+	By    Client   `json:"by,omitzero"`
+	Image string   `json:"image"`           // its ID
+	Names []string `json:"names"`           // that were taken away
+	Stays bool     `json:"stays,omitempty"` // under another name
+}
+
+func (e ImageRemoved) line() Line {
+	attrs := []slog.Attr{slog.String("names", strings.Join(e.Names, ",")), slog.String("image", e.Image)}
+	if e.Stays {
+		attrs = append(attrs, slog.Bool("stays", true))
+	}
+	return info(Call, "names of an image removed", e.By.attrs(attrs...)...)
 }
 
 // ImageRefused reports that a container of the sandbox was not made because the policy of the node

@@ -94,6 +94,7 @@ var kinds = []Event{
 	// images.go
 	PullBegan{},
 	ImagePulled{},
+	ImageRemoved{},
 	ImageRefused{},
 	ImageNotPulled{},
 	// resources.go

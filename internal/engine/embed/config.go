@@ -68,6 +68,11 @@ func (c Config) Check() error {
 	return err
 }
 
+// HasSnapshotter reports whether a snapshotter is built in.
+func HasSnapshotter(name string) bool {
+	return slices.Contains(parts, "io.containerd.snapshotter.v1."+name)
+}
+
 // complete fills in defaults and checks the rest.
 func (c Config) complete() (Config, error) {
 	if c.Snapshotter == "" {
@@ -93,8 +98,8 @@ func (c Config) complete() (Config, error) {
 	case len(c.ttrpcAddress()) > maxAddress:
 		return c, fmt.Errorf("state directory %s: %d bytes, %d at most, or the sockets' paths do not fit: give a shorter one: %w",
 			c.State, len(c.State), maxAddress-len("/containerd.sock.ttrpc"), errdefs.ErrInvalidArgument)
-	case !slices.Contains(parts, "io.containerd.snapshotter.v1."+c.Snapshotter):
-		return c, fmt.Errorf("snapshotter %q: not built in: use overlayfs or native: %w", c.Snapshotter, errdefs.ErrInvalidArgument)
+	case !HasSnapshotter(c.Snapshotter):
+		return c, fmt.Errorf("containerd.snapshotter: %q is not built in; use overlayfs or native, or a containerd beside berth: %w", c.Snapshotter, errdefs.ErrInvalidArgument)
 	case c.Logger == nil:
 		return c, fmt.Errorf("logger: give one: %w", errdefs.ErrInvalidArgument)
 	}

@@ -133,6 +133,49 @@ func TestPruneAsksAgainBeforeItRemoves(t *testing.T) {
 	}
 }
 
+// The command asked for one name and CRI's call removed all of them, used or not.
+func TestTheRemovalOfANameLeavesTheOthers(t *testing.T) {
+	const id = "sha256:app:1"
+	digest := "@sha256:" + strings.Repeat("d", 64)
+	used := func() map[string][]string { return map[string][]string{id: {"team/web/app"}} }
+	for _, tt := range []struct {
+		name, ref string
+		names     []string // that the image has beside app:1
+		o         RemoveOptions
+		taken     int
+		left      int
+		refused   func(error) bool
+	}{
+		{"one of two tags", "registry.example/app:1", []string{"registry.example/other:1"}, RemoveOptions{Used: used}, 1, 1, nil},
+		{"the digest stays with a tag", "registry.example/app:1", []string{"registry.example/app:latest", "registry.example/app" + digest}, RemoveOptions{Used: used}, 1, 2, nil},
+		{"the digest goes with the last tag", "registry.example/app:1", []string{"registry.example/app" + digest, "registry.example/other:1"}, RemoveOptions{Used: used}, 2, 1, nil},
+		{"the last name of one in use", "registry.example/app:1", nil, RemoveOptions{Used: used}, 0, 1, errdefs.IsFailedPrecondition},
+		{"and with force", "registry.example/app:1", nil, RemoveOptions{Used: used, Force: true}, 1, 0, nil},
+		{"a dry run", "registry.example/app:1", nil, RemoveOptions{Used: used, DryRun: true}, 0, 1, nil},
+		{"an ID of two tags", id, []string{"registry.example/other:1"}, RemoveOptions{Used: unused}, 0, 2, errdefs.IsFailedPrecondition},
+		{"and with force", id, []string{"registry.example/other:1"}, RemoveOptions{Used: unused, Force: true}, 2, 0, nil},
+		{"an ID of one tag", id, nil, RemoveOptions{Used: unused}, 1, 0, nil},
+		{"an absent one", "registry.example/none:1", nil, RemoveOptions{Used: unused}, 0, 1, errdefs.IsNotFound},
+	} {
+		f, s := shelf(t)
+		for _, name := range tt.names {
+			st := stored(name, id)
+			st.ChainID = f.names["registry.example/app:1"].ChainID
+			f.names[name] = st
+		}
+		if err := s.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		before := len(f.names)
+		r, err := s.RemoveName(t.Context(), tt.ref, tt.o)
+		i, _ := s.Resolve(id)
+		if tt.refused == nil && err != nil || tt.refused != nil && !tt.refused(err) ||
+			before-len(f.names) != tt.taken || len(i.Tags)+len(i.Digests) != tt.left || err == nil && !tt.o.DryRun && len(r.Names) != tt.taken {
+			t.Errorf("%s: %+v %v, left %v", tt.name, r, err, i.Names)
+		}
+	}
+}
+
 // PROPERTIES 59: what pulls that were cut off have left is pruned, and counts.
 func TestPruneRemovesWhatPullsHaveLeft(t *testing.T) {
 	f, s := shelf(t)

@@ -5,8 +5,11 @@ package image
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/containerd/errdefs"
+	"github.com/distribution/reference"
 )
 
 // Remove removes an image with all its names, by whichever of them it is called: CRI removes
@@ -20,6 +23,89 @@ func (s *Service) Remove(ctx context.Context, ref string) error {
 		return err
 	}
 	return s.remove(ctx, i)
+}
+
+// RemoveOptions say how a person wants an image removed.
+type RemoveOptions struct {
+	Force  bool   // also if containers use it, or if it has several tags and is named by its ID
+	DryRun bool   // remove nothing, and return what would go
+	Used   Usages // who uses images, asked right before one is removed
+}
+
+// Removal is the effect of the removal of a name.
+type Removal struct {
+	ID    string
+	Names []string // that are taken away, also those that go with the one that was named
+	Left  []string // under which the image stays; none if it goes
+	Users []string // of an image that goes
+	Bytes int64    // that are given back
+}
+
+// RemoveName takes one name away from its image. The digest of its repository goes with the last tag
+// of that repository, and the image with the last of its names. If ref is an ID, all names go.
+// ErrNotFound if there is no such name, and ErrFailedPrecondition for what needs Force.
+func (s *Service) RemoveName(ctx context.Context, ref string, o RemoveOptions) (Removal, error) {
+	i, err := s.Resolve(ref)
+	if err != nil {
+		return Removal{}, err
+	}
+	taken := i.named(ref)
+	r := Removal{ID: i.ID}
+	for _, name := range slices.Concat(i.Tags, i.Digests) {
+		if slices.ContainsFunc(taken, func(n Name) bool { return n.text == name }) {
+			r.Names = append(r.Names, name)
+		} else {
+			r.Left = append(r.Left, name)
+		}
+	}
+	if len(r.Left) == 0 {
+		taken, r.Users = i.Names, o.Used()[i.ID]
+		c, err := s.backend.Contents(ctx)
+		if err != nil {
+			return r, fmt.Errorf("remove image %s: %w", ref, err)
+		}
+		r.Bytes = c.frees(i.ID)
+	}
+	switch name, _ := Normalize(ref); {
+	case o.DryRun:
+		return r, nil
+	case o.Force:
+	case len(r.Users) > 0:
+		return r, fmt.Errorf("remove image %s: %s uses it, and could not be started again; remove that first, or use force: %w",
+			ref, strings.Join(r.Users, ", "), errdefs.ErrFailedPrecondition)
+	case len(i.Tags) > 1 && !slices.Contains(r.Names, name):
+		return r, fmt.Errorf("remove image %s: it is an ID, and the image is known as %s; name one of these, or use force to remove all: %w",
+			ref, strings.Join(i.Tags, ", "), errdefs.ErrFailedPrecondition)
+	}
+	i.Names = taken
+	return r, s.remove(ctx, i)
+}
+
+// named returns the names that go if ref is removed: all if it is an ID, and else the name itself,
+// with the digest of its repository if it is the last tag of that.
+func (i Image) named(ref string) (taken []Name) {
+	text, err := Normalize(ref)
+	at := slices.IndexFunc(i.Names, func(n Name) bool { return err == nil && n.text == text && !n.IsID() })
+	if at < 0 {
+		return i.Names
+	}
+	taken = []Name{i.Names[at]}
+	repository := func(name string) string {
+		if ref, err := reference.ParseDockerRef(name); err == nil {
+			return ref.Name()
+		}
+		return name
+	}
+	sibling := func(tag string) bool { return tag != text && repository(tag) == repository(text) }
+	if taken[0].form != byTag || slices.ContainsFunc(i.Tags, sibling) {
+		return taken
+	}
+	for _, n := range i.Names {
+		if n.form == byDigest && repository(n.text) == repository(text) {
+			taken = append(taken, n)
+		}
+	}
+	return taken
 }
 
 // remove removes the names that an image had when it was found. One that stands for something else

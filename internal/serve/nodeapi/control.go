@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	berthv1 "berth/api/berth/v1"
+	"berth/internal/base/event"
 	"berth/internal/images/image"
 )
 
@@ -18,6 +19,7 @@ type Control struct {
 	berthv1.UnsafeControlServer
 
 	Node *Node
+	Note func(id string, e event.Event) // adds an event to the history
 }
 
 // ImportImages implements berthv1.ControlServer.
@@ -46,6 +48,11 @@ func (c Control) PruneImages(ctx context.Context, req *berthv1.PruneImagesReques
 		OlderThan: req.GetOlderThan().AsDuration(),
 		Used:      c.Node.users,
 	})
+	for _, i := range p.Images {
+		if i.Error == "" && !req.GetDryRun() {
+			c.Note("", event.ImageRemoved{By: event.ClientOf(ctx), Image: i.ID, Names: i.Names})
+		}
+	}
 	resp := &berthv1.PruneImagesResponse{
 		Bytes:  p.Bytes,
 		Kept:   p.Kept,
@@ -62,6 +69,33 @@ func (c Control) PruneImages(ctx context.Context, req *berthv1.PruneImagesReques
 		})
 	}
 	return resp, err
+}
+
+// RemoveImage implements berthv1.ControlServer.
+func (c Control) RemoveImage(ctx context.Context, req *berthv1.RemoveImageRequest) (*berthv1.RemoveImageResponse, error) {
+	if err := c.Node.Reach(ctx); err != nil {
+		return nil, fmt.Errorf("remove image %s: %w", req.GetImage(), err)
+	}
+	i, _ := c.Node.ImageService.Resolve(req.GetImage()) // the removal reports the error
+	r, err := c.Node.ImageService.RemoveName(ctx, req.GetImage(), image.RemoveOptions{
+		Force:  req.GetForce(),
+		DryRun: req.GetDryRun(),
+		Used:   c.Node.users,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if !req.GetDryRun() {
+		c.Note("", event.ImageRemoved{By: event.ClientOf(ctx), Image: r.ID, Names: r.Names, Stays: len(r.Left) > 0})
+	}
+	return &berthv1.RemoveImageResponse{
+		Id:     r.ID,
+		Names:  r.Names,
+		Left:   r.Left,
+		Users:  r.Users,
+		Bytes:  r.Bytes,
+		Pinned: i.Pinned,
+	}, nil
 }
 
 // RepairImage implements berthv1.ControlServer.
