@@ -28,6 +28,9 @@ var instantOfTest = time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
 // plant puts a secret into every text below v, which says where it was.
 func plant(v reflect.Value, where string) {
 	switch v.Kind() {
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		plant(v.Elem(), where)
 	case reflect.Struct:
 		if v.Type() == reflect.TypeFor[time.Time]() {
 			v.Set(reflect.ValueOf(instantOfTest))

@@ -359,6 +359,26 @@ func TestPlayRunsInitContainersFirst(t *testing.T) {
 	}
 }
 
+// The service got a path that was relative to the directory of the command, and a second play made a
+// second pod of the same name without a word.
+func TestPlayNamesPathsAsTheServiceSeesThemAndRunsAPodOnce(t *testing.T) {
+	t.Chdir(t.TempDir())
+	f := newFake()
+	const text = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: one, image: a}]}\n"
+	out, problem, _, _ := play(t, f, text, "--log-dir", "logs", "--volume-dir", "volumes")
+	if problem != "" {
+		t.Fatal(out, problem)
+	}
+	if dir := f.sandbox.GetLogDirectory(); !filepath.IsAbs(dir) || !strings.Contains(dir, "/logs/") {
+		t.Errorf("the service got the log directory %s", dir)
+	}
+	_, problem, code, _ := play(t, f, text)
+	says(t, "a second play", problem, "default/p runs already", "berth rm -f pod0")
+	if code != 1 || len(f.pods) != 1 {
+		t.Errorf("exit code %d, %d pods", code, len(f.pods))
+	}
+}
+
 // The service knows what to do with the archive of a checkpoint.
 func TestPlayDoesNotPullAnArchive(t *testing.T) {
 	f := newFake()

@@ -42,6 +42,7 @@ type fake struct {
 	ends    map[string]int32 // by container name
 	images  map[string]*runtimeapi.Image
 	created []*runtimeapi.ContainerConfig
+	sandbox *runtimeapi.PodSandboxConfig // the last that was asked for
 	calls   []string
 	events  []*runtimeapi.ContainerEventResponse // GetContainerEvents sends them and ends
 
@@ -163,6 +164,7 @@ func (f *fake) RunPodSandbox(_ context.Context, r *runtimeapi.RunPodSandboxReque
 	if f.refuseRun != nil {
 		return nil, f.refuseRun
 	}
+	f.sandbox = r.GetConfig()
 	id := fmt.Sprintf("pod%d", len(f.pods))
 	f.addPod(id, r.GetConfig().GetMetadata().GetNamespace(), r.GetConfig().GetMetadata().GetName())
 	f.pods[len(f.pods)-1].Metadata = r.GetConfig().GetMetadata()

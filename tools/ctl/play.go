@@ -40,7 +40,8 @@ func (a *app) playCommand() *cobra.Command {
 			"cannot be executed, and 125 if berth itself failed.",
 		Args: cobra.ExactArgs(1),
 	}
-	cmd.Flags().StringVar(&o.LogDir, "log-dir", usersDir("logs", manifest.DefaultLogDir), "directory for the logs of pods")
+	o.LogDir = usersDir("logs", manifest.DefaultLogDir)
+	cmd.Flags().Var((*absolutePath)(&o.LogDir), "log-dir", "directory for the logs of pods")
 	volumeDirFlag(cmd, &o.VolumeDir)
 	cmd.Flags().BoolVar(&o.IgnoreUnsupported, "ignore-unsupported", false, "leave out what is not supported, and say so")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until all containers have ended, and exit with the first code that is not 0")
@@ -70,6 +71,9 @@ func (a *app) playCommand() *cobra.Command {
 			fmt.Fprintf(errOut, "note: the containers are started once; restartPolicy %s needs --watch\n", p)
 		}
 		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+			if err := playedBefore(ctx, c, plan); err != nil {
+				return err
+			}
 			if manifest.HasOwnUsers(pod) {
 				if o.FirstID, err = freeIDs(ctx, c); err != nil {
 					return err
@@ -115,6 +119,21 @@ func (a *app) playCommand() *cobra.Command {
 	}
 	passesCodeOn(cmd, func() bool { return wait || watch })
 	return cmd
+}
+
+// playedBefore returns an error if a pod of the same name runs: the second one would have another UID,
+// so that CRI takes it for another pod.
+func playedBefore(ctx context.Context, c *client.Client, plan *manifest.Plan) error {
+	m := plan.Sandbox.GetMetadata()
+	pods, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	for _, p := range pods.GetItems() {
+		have := p.GetMetadata()
+		if have.GetNamespace() == m.GetNamespace() && have.GetName() == m.GetName() && p.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY {
+			return fmt.Errorf("pod %s/%s runs already, as %s, since %s; `berth rm -f %s` removes it, or give this one another name",
+				m.GetNamespace(), m.GetName(), short(p.GetId()), age(p.GetCreatedAt()), short(p.GetId()))
+		}
+	}
+	return err
 }
 
 // freeIDs returns the first of the IDs of the host for a pod with a user namespace: a range that no

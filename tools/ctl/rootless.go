@@ -143,7 +143,25 @@ func usersDir(name, host string) string {
 // volumes and those that remove them have the same default, which for a user without root is the
 // user's own.
 func volumeDirFlag(cmd *cobra.Command, dir *string) {
-	cmd.Flags().StringVar(dir, "volume-dir", usersDir("volumes", manifest.DefaultVolumeDir), "directory for emptyDir volumes")
+	*dir = usersDir("volumes", manifest.DefaultVolumeDir)
+	cmd.Flags().Var((*absolutePath)(dir), "volume-dir", "directory for emptyDir volumes")
+}
+
+// absolutePath is a flag with a path, which may be relative to the directory of the command. The
+// service has another one.
+type absolutePath string
+
+// String implements pflag.Value.
+func (p *absolutePath) String() string { return string(*p) }
+
+// Type implements pflag.Value.
+func (p *absolutePath) Type() string { return "string" }
+
+// Set implements pflag.Value.
+func (p *absolutePath) Set(s string) error {
+	abs, err := filepath.Abs(s)
+	*p = absolutePath(abs)
+	return err
 }
 
 // removeVolumes removes the emptyDir volumes of a pod. Files that the containers of a user without

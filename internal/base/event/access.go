@@ -37,7 +37,7 @@ func (e AccessBegan) line() Line {
 type AccessEnded struct {
 	Session string        `json:"session"`
 	Access  string        `json:"access"`
-	Code    int32         `json:"code"` // of a command
+	Code    *int32        `json:"code,omitempty"` // of a command that has ended; nil for others
 	Took    time.Duration `json:"took"`
 	In      int64         `json:"in"`  // bytes from the client
 	Out     int64         `json:"out"` // and to it
@@ -45,13 +45,14 @@ type AccessEnded struct {
 }
 
 func (e AccessEnded) line() Line {
-	l := info(Call, "access ended",
-		slog.String("access", e.Access),
-		slog.String("session", e.Session),
-		slog.Int("code", int(e.Code)),
+	attrs := []slog.Attr{slog.String("access", e.Access), slog.String("session", e.Session)}
+	if e.Code != nil {
+		attrs = append(attrs, slog.Int("code", int(*e.Code)))
+	}
+	l := info(Call, "access ended", append(attrs,
 		slog.Duration("took", e.Took),
 		slog.Int64("in", e.In),
-		slog.Int64("out", e.Out))
+		slog.Int64("out", e.Out))...)
 	l.Err = e.Err
 	return l
 }

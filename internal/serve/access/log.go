@@ -165,14 +165,18 @@ func (v *visit) Resized(width, height uint16) {
 // End implements stream.Visit.
 func (v *visit) End(code int32, err error, in, out int64) {
 	took, why := time.Since(v.began), ""
-	if err != nil {
+	var ended *int32
+	switch {
+	case err != nil: // a command that never ran, or was not seen to end
 		why = err.Error()
+	case strings.HasPrefix(v.record.Access, "exec"):
+		ended = &code
 	}
 	if !v.probe {
 		v.log.cfg.Note(v.id, event.AccessEnded{
 			Session: v.session,
 			Access:  v.record.Access,
-			Code:    code,
+			Code:    ended,
 			Took:    took,
 			In:      in,
 			Out:     out,
@@ -186,7 +190,7 @@ func (v *visit) End(code int32, err error, in, out int64) {
 		return
 	}
 	last := v.record
-	last.What, last.At, last.Code, last.Err, last.In, last.Out = Ended, time.Now(), &code, why, in, out
+	last.What, last.At, last.Code, last.Err, last.In, last.Out = Ended, time.Now(), ended, why, in, out
 	v.log.file.writeLater(last)
 }
 

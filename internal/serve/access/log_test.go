@@ -117,6 +117,36 @@ func verify(head string, paths ...string) (Report, error) {
 	return v.Result()
 }
 
+// The end of a command that never ran, and of what is not a command, had the code 0.
+func TestOnlyACommandThatHasEndedHasACode(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log", "audit.log")
+	a, n, stop := start(t, Config{File: path})
+	for _, tt := range []struct {
+		what string
+		err  error
+		code bool
+	}{{"exec", nil, true}, {"exec", errors.New("no such file"), false}, {"attach", nil, false}, {"checkpoint", nil, false}} {
+		v, err := a.Begin(access(tt.what, crictl))
+		if err != nil {
+			t.Fatal(err)
+		}
+		v.End(0, tt.err, 0, 0)
+		if e := n.events[len(n.events)-1].(event.AccessEnded); (e.Code != nil) != tt.code {
+			t.Errorf("%s, %v: the event has the code %v", tt.what, tt.err, e.Code)
+		}
+	}
+	stop()
+	codes := 0
+	for _, l := range lines(t, path) {
+		if l.Code != nil {
+			codes++
+		}
+	}
+	if codes != 1 {
+		t.Errorf("%d lines have a code", codes)
+	}
+}
+
 // PROPERTIES 43: an access is on record before it begins, with who, what and where, and when it has
 // ended, with the code and the bytes.
 func TestAnAccessIsOnRecordBeforeItBegins(t *testing.T) {
