@@ -14,8 +14,8 @@ package imagestore
 //
 // A pull begins beside. It goes back there once if the beginning of a blob that an earlier pull had
 // left was wrong, and once if a layer that was here is wrong and its blob is missing. An artifact
-// or a checkpoint is fetched once more in the first of these cases. Any other error is the end: the
-// attempt is failed.
+// or a checkpoint is fetched once more in the first of these cases. If a server sends wrong bytes,
+// the same is tried without it, maxLies times. Any other error is the end: the attempt is failed.
 type attempt struct {
 	at stage
 	// all: the blobs of layers that are unpacked already are fetched as well.
@@ -26,7 +26,12 @@ type attempt struct {
 	below bool
 	// lost: the blob of a wrong layer was missing.
 	lost bool
+	// lies: how many times a server has sent wrong bytes.
+	lies int
 }
+
+// maxLies is how many times a pull begins anew because a server has sent wrong bytes.
+const maxLies = 4
 
 // stage is the work of an attempt.
 type stage string
@@ -60,6 +65,8 @@ const (
 	layerGone outcome = "layer gone"
 	// wrongBeginning: the blob that an earlier pull had begun does not match its digest.
 	wrongBeginning outcome = "wrong beginning"
+	// wrongBytes: a server has sent wrong bytes, and is not asked for them again.
+	wrongBytes outcome = "wrong bytes"
 	// anArtifact and aCheckpoint: it has no layers to be unpacked.
 	anArtifact  outcome = "is an artifact"
 	aCheckpoint outcome = "is a checkpoint"
@@ -76,6 +83,7 @@ var moves = map[stage]map[outcome]stage{
 		needsParent:    stageLayered,
 		layerGone:      stageLayered,
 		wrongBeginning: stageBeside,
+		wrongBytes:     stageBeside,
 		anArtifact:     stagePlacing,
 		aCheckpoint:    stageFetching,
 	},
@@ -83,12 +91,13 @@ var moves = map[stage]map[outcome]stage{
 		succeeded:      stageMending,
 		layerGone:      stageLayered,
 		wrongBeginning: stageBeside,
+		wrongBytes:     stageLayered,
 		anArtifact:     stagePlacing,
 		aCheckpoint:    stageFetching,
 	},
 	stageMending:  {succeeded: stageDone, blobMissing: stageBeside},
-	stagePlacing:  {succeeded: stageDone, wrongBeginning: stagePlacing},
-	stageFetching: {succeeded: stageDone, wrongBeginning: stageFetching},
+	stagePlacing:  {succeeded: stageDone, wrongBeginning: stagePlacing, wrongBytes: stagePlacing},
+	stageFetching: {succeeded: stageDone, wrongBeginning: stageFetching, wrongBytes: stageFetching},
 }
 
 // after returns the attempt that follows a with an outcome.
@@ -98,12 +107,15 @@ func (a attempt) after(o outcome) attempt {
 	case !ok,
 		o == layerGone && a.below,
 		o == wrongBeginning && a.anew,
+		o == wrongBytes && a.lies == maxLies,
 		o == blobMissing && a.lost:
 		to = stageFailed
 	case o == layerGone:
 		a.below = true
 	case o == wrongBeginning:
 		a.anew, a.below = true, false
+	case o == wrongBytes:
+		a.lies++
 	case o == blobMissing:
 		a.lost, a.all, a.below = true, true, false
 	case o == anArtifact, o == aCheckpoint:

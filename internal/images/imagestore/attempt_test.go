@@ -9,7 +9,7 @@ import (
 
 // outcomes are all that there are.
 var outcomes = []outcome{
-	succeeded, needsParent, layerGone, wrongBeginning, anArtifact, aCheckpoint, blobMissing, gaveUp,
+	succeeded, needsParent, layerGone, wrongBeginning, wrongBytes, anArtifact, aCheckpoint, blobMissing, gaveUp,
 }
 
 func TestAPullGoesFromOneAttemptToTheNext(t *testing.T) {
@@ -40,6 +40,14 @@ func TestAPullGoesFromOneAttemptToTheNext(t *testing.T) {
 		"a registry that sends wrong bytes": {
 			[]outcome{wrongBeginning, wrongBeginning},
 			attempt{at: stageFailed, anew: true},
+		},
+		"a mirror that sends wrong bytes": {
+			[]outcome{needsParent, wrongBytes, succeeded, succeeded},
+			attempt{at: stageDone, lies: 1},
+		},
+		"only servers that do": {
+			[]outcome{wrongBytes, wrongBytes, wrongBytes, wrongBytes, wrongBytes},
+			attempt{at: stageFailed, lies: maxLies},
 		},
 		"a wrong layer whose blob is missing": {
 			[]outcome{succeeded, blobMissing, succeeded, succeeded},
@@ -76,7 +84,7 @@ func TestAPullGoesFromOneAttemptToTheNext(t *testing.T) {
 	}
 }
 
-// However it goes, a pull ends: it fetches the image eleven times at most.
+// However it goes, a pull ends: it fetches the image 15 times at most.
 func TestAPullEnds(t *testing.T) {
 	most := 0
 	var follow func(a attempt, fetched int, all bool)
@@ -96,7 +104,7 @@ func TestAPullEnds(t *testing.T) {
 		if a.at != stageMending {
 			fetched++
 		}
-		if fetched > 11 {
+		if fetched > 15 {
 			t.Fatalf("%d times, and %+v follows", fetched, a)
 		}
 		for _, o := range outcomes {
@@ -104,7 +112,7 @@ func TestAPullEnds(t *testing.T) {
 		}
 	}
 	follow(attempt{at: stageBeside}, 0, false)
-	if most != 11 {
+	if most != 15 {
 		t.Errorf("it fetches an image %d times at most", most)
 	}
 	for from, by := range moves {

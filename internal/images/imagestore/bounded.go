@@ -29,7 +29,9 @@ const maxBlob = 8 << 20
 // configuration.
 type boundedStore struct {
 	content.Store
-	early *earlyBlobs
+	early    *earlyBlobs
+	arriving *arriving // the layers that a pull fetches
+	senders  *senders  // who sends the blobs of a pull
 }
 
 // ReaderAt opens a blob.
@@ -53,7 +55,7 @@ func (s boundedStore) Writer(ctx context.Context, opts ...content.WriterOpt) (co
 	if err != nil {
 		return nil, err
 	}
-	return blobWriter{w, s, o.Ref}, nil
+	return blobWriter{w, s, o, s.arriving.writes(o.Desc, o.Ref, w)}, nil
 }
 
 // blobWriter writes a blob that begins anew after a commit that has failed. The kernel reports a
@@ -61,8 +63,9 @@ func (s boundedStore) Writer(ctx context.Context, opts ...content.WriterOpt) (co
 // its data.
 type blobWriter struct {
 	content.Writer
-	store boundedStore
-	ref   string
+	store   boundedStore
+	of      content.WriterOpts
+	arrival *arrival // nil for anything but a layer that arrives
 }
 
 // Write writes the next bytes. They are hashed here, or sent to the containerd that hashes them:
@@ -70,6 +73,7 @@ type blobWriter struct {
 func (w blobWriter) Write(p []byte) (n int, err error) {
 	processors.Behind(func() { n, err = w.Writer.Write(p) })
 	w.store.early.wrote(n)
+	w.arrival.wrote(n)
 	return n, err
 }
 
@@ -79,10 +83,13 @@ func (w blobWriter) Commit(ctx context.Context, size int64, expected digest.Dige
 	if err == nil || errdefs.IsAlreadyExists(connection.Native(err)) {
 		return err
 	}
+	if errdefs.IsFailedPrecondition(connection.Native(err)) {
+		w.store.senders.liar(w.of.Desc.Digest)
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
 	defer cancel()
 	w.Close()
-	if aborting := connection.Native(w.store.Abort(ctx, w.ref)); aborting != nil && !errdefs.IsNotFound(aborting) {
+	if aborting := connection.Native(w.store.Abort(ctx, w.of.Ref)); aborting != nil && !errdefs.IsNotFound(aborting) {
 		err = errors.Join(err, fmt.Errorf("discard what was written: %w", aborting))
 	}
 	return err

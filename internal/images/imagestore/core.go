@@ -106,7 +106,9 @@ type core struct {
 }
 
 // content returns the content store, which reads no blob of more than maxBlob bytes whole.
-func (c *core) content() content.Store { return boundedStore{c.client.ContentStore(), c.early} }
+func (c *core) content() content.Store {
+	return boundedStore{Store: c.client.ContentStore(), early: c.early}
+}
 
 // newKey returns a name of a lease or a snapshot that nothing has had before.
 func (c *core) newKey(prefix string) string {

@@ -7,6 +7,10 @@
 //
 //   - An image whose layers were unpacked beside each other is the same as one that was unpacked
 //     layer by layer.
+//   - A layer is unpacked while it arrives. It counts after its blob and its files have the right
+//     digests, and is gone if one of them has not.
+//   - A server that sends wrong bytes of a blob is not asked for it again in that pull, and the next
+//     one is.
 //   - What a registry, an archive or a layer says does not decide how much memory berth uses, and a
 //     panic over one ends that call alone.
 //   - A name is never read again to find out what it stands for: what is pulled, unpacked,
@@ -48,7 +52,7 @@
 //
 //	Puller        pulls, imports and unpacks: pull.go, archive.go, peers.go
 //	Verifier      compares images with their digests and indexes: verify.go, mend.go
-//	unpacker      unpacks an image by containerd's client: unpacker.go, parallel.go
+//	unpacker      unpacks an image by containerd's client: unpacker.go, parallel.go, arriving.go
 //	Reader        the disk, and the content of images: contents.go, usage.go, sampler.go,
 //	              imageroot.go, volumes.go, checkpoints.go
 //	served        decides which blobs other nodes are given: served.go
@@ -59,7 +63,8 @@
 //	views         views of images for berth itself: views.go
 //	jobs          the leases of pulls and imports: jobs.go, resume.go
 //	Names         names and their targets: names.go, sources.go, manifest.go, imageconfig.go
-//	registries    how registries are reached: registries.go, redirect.go, documents.go
+//	registries    how registries are reached: registries.go, senders.go, redirect.go,
+//	              documents.go
 //	keys          private keys for encrypted layers: decrypt.go
 //	core          the connection and the settings: core.go, bounded.go, early.go
 //

@@ -24,7 +24,7 @@ func newEarlyBlobs(root string, late bool) *earlyBlobs {
 	if root == "" || late {
 		return nil
 	}
-	return &earlyBlobs{dir: filepath.Join(root, "io.containerd.content.v1.content", "ingest")}
+	return &earlyBlobs{dir: ingestsIn(root)}
 }
 
 // wrote counts the bytes that were written of any blob. Now and then it begins the writeback of all

@@ -46,8 +46,10 @@ func store(t *testing.T) *Store {
 	i, err := New(connection.Through(embedtest.Start(t, cfg).Client()), Config{
 		Snapshotter:            "native",
 		MaxConcurrentDownloads: 3,
+		MaxConcurrentUnpacks:   3,
 		Owner:                  "test",
 		MountDir:               filepath.Join(cfg.State, "images"),
+		Root:                   cfg.Root,
 		Logger:                 slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

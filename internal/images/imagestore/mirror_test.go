@@ -4,13 +4,19 @@ package imagestore
 
 import (
 	"encoding/base64"
+	"maps"
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/errdefs"
 
+	"berth/internal/base/connection"
 	"berth/internal/images/image"
 	"berth/test/testimage"
 	"berth/test/testimage/testregistry"
@@ -68,5 +74,61 @@ func TestARegistryNeedsNoConfiguration(t *testing.T) {
 		if _, _, err := r.Resolve(t.Context(), ref); err != nil {
 			t.Errorf("%q: %v", dir, err)
 		}
+	}
+}
+
+// A mirror whose disk is damaged, or that lies, ended each pull of the image: the registry that has
+// it was not asked, because the mirror had answered: containerd#9552. PROPERTIES 66.
+func TestAMirrorThatSendsWrongBytesIsOneTry(t *testing.T) {
+	i, _ := parallelStore(t)
+	img := layersOf(t, []testimage.File{dir("a"), {Name: "a/file", Mode: 0o644, Body: noise(4 << 20)}})
+	layer, _ := blobOfLayer(t, img, 0)
+	config, err := img.ConfigName()
+	try(t, err)
+	manifest, err := img.Digest()
+	try(t, err)
+	wrong, asked := "", 0
+	mirror := testregistry.Start(t, testregistry.Front(func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method != http.MethodGet || path.Base(r.URL.Path) != wrong {
+				next.ServeHTTP(w, r)
+				return
+			}
+			asked++
+			got := httptest.NewRecorder()
+			next.ServeHTTP(got, r)
+			maps.Copy(w.Header(), got.Header())
+			w.WriteHeader(got.Code)
+			b := got.Body.Bytes()
+			b[len(b)-1] ^= 1
+			_, _ = w.Write(b)
+		})
+	}))
+	mirror.Push("team/app:1", img)
+	registry := testregistry.Start(t)
+	ref := registry.Push("team/app:1", img)
+	dir := t.TempDir()
+	i.registries.cfg.RegistryDir = dir
+	try(t, os.Mkdir(filepath.Join(dir, registry.Addr), 0o700))
+	hosts := func(text string) {
+		try(t, os.WriteFile(filepath.Join(dir, registry.Addr, "hosts.toml"), []byte(text), 0o600))
+	}
+	hosts("server = 'http://" + registry.Addr + "'\n[host.'http://" + mirror.Addr + "']\ncapabilities = ['pull', 'resolve']\n")
+	for what, dgst := range map[string]string{"layer": layer, "config": config.String(), "manifest": manifest.String()} {
+		wrong, asked = dgst, 0
+		st := pulled(t, i, ref)
+		if asked != 1 {
+			t.Errorf("%s: the mirror was asked for it %d times", what, asked)
+		}
+		for _, n := range st.NamesGiven() {
+			try(t, i.Delete(t.Context(), n))
+		}
+		try(t, i.collect(connection.Namespaced(t.Context())))
+	}
+	// Nobody else has it: the error is that of the bytes, and not that it is nowhere.
+	hosts("server = 'http://" + mirror.Addr + "'\n")
+	_, err = i.Pull(t.Context(), ref, image.Credentials{}, nil)
+	if !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("with the mirror alone: %v", err)
 	}
 }

@@ -39,7 +39,7 @@ func TestAPanicInAGoroutineOfAPullIsAnErrorOfThatPull(t *testing.T) {
 	if err = connection.Native(err); !errdefs.IsInternal(err) || !strings.Contains(err.Error(), "evil:1") {
 		t.Errorf("a manifest: %v", err)
 	}
-	_, err = aloneUnpacker{holes{}, nil, i.core, unseen{}}.Apply(t.Context(), ocispec.Descriptor{Digest: "sha256:evil"}, nil)
+	_, err = aloneUnpacker{holes{}, nil, i.core, unseen{}, nil}.Apply(t.Context(), ocispec.Descriptor{Digest: "sha256:evil"}, nil)
 	if err = connection.Native(err); !errdefs.IsInternal(err) || !strings.Contains(err.Error(), "sha256:evil") {
 		t.Errorf("a layer: %v", err)
 	}

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file holds a trick whole: layers that are unpacked beside each other. It relies on a
-// behaviour that containerd does not promise: its unpacker asks for a layer that is apart from
-// those below with one overlay mount that has no lower directory. The setting
+// This file and arriving.go hold a trick whole: layers that are unpacked beside each other, and
+// while they arrive. It relies on two behaviours that containerd does not promise: its unpacker asks
+// for a layer that is apart from those below with one overlay mount that has no lower directory, and
+// its content store writes a blob into a file of which it notes the reference. The setting
 // image.max_concurrent_unpacks turns it off with 1. Delete when containerd's own differ leaves a
 // directory that a layer lacks as the layers below have it:
 // https://github.com/containerd/containerd/pull/12332.
@@ -31,6 +32,8 @@ type aloneUnpacker struct {
 	layers content.Provider
 	of     *core
 	sink   image.Sink
+	// arriving are the layers that are being fetched. It may be nil.
+	arriving *arriving
 }
 
 // Apply unpacks a layer. It runs in a goroutine of containerd's unpacker: a panic over the layer is
@@ -42,13 +45,26 @@ func (u aloneUnpacker) Apply(ctx context.Context, desc ocispec.Descriptor, mount
 }
 
 func (u aloneUnpacker) apply(ctx context.Context, desc ocispec.Descriptor, mounts []mount.Mount, opts ...diff.ApplyOpt) (ocispec.Descriptor, error) {
-	u.sink.Layer(image.LayerBegins)
-	defer u.sink.Layer(image.LayerEnds)
-	dir := aloneDir(mounts)
-	if dir == "" {
-		return u.DiffService.Apply(ctx, desc, mounts, opts...)
+	by := unpack.Applier{Layers: u.layers, Late: u.of.cfg.WriteLate}
+	arrives := u.arriving.of(desc.Digest)
+	if arrives != nil {
+		// Until the layer is whole, bytes are waited for and not files.
+		by.Arriving = arrives
+		defer arrives.during(func() { u.sink.Layer(image.LayerBegins) }, func() { u.sink.Layer(image.LayerEnds) })()
+	} else {
+		u.sink.Layer(image.LayerBegins)
+		defer u.sink.Layer(image.LayerEnds)
 	}
-	return unpack.Applier{Layers: u.layers, Late: u.of.cfg.WriteLate}.Into(ctx, desc, unpack.Target{Dir: dir, Overlay: true, Alone: true}, opts...)
+	applied, err := ocispec.Descriptor{}, error(nil)
+	switch dir := aloneDir(mounts); {
+	case dir != "":
+		applied, err = by.Into(ctx, desc, unpack.Target{Dir: dir, Overlay: true, Alone: true}, opts...)
+	case arrives != nil:
+		applied, err = by.Apply(ctx, desc, mounts, opts...)
+	default:
+		applied, err = u.DiffService.Apply(ctx, desc, mounts, opts...)
+	}
+	return applied, arrives.blames(ctx, err)
 }
 
 // aloneDir returns the directory of a layer that is unpacked apart from the layers below it, or "".

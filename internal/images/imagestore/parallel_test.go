@@ -35,6 +35,7 @@ func parallelStore(t testing.TB) (*Store, string) {
 		MaxConcurrentUnpacks:   3,
 		Owner:                  "test",
 		MountDir:               filepath.Join(cfg.State, "images"),
+		Root:                   cfg.Root,
 		Logger:                 slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

@@ -45,6 +45,7 @@ var (
 // peerFetch fetches blobs from peers before containerd fetches them from the registry.
 type peerFetch struct {
 	*core
+	store      content.Store
 	askAgain   time.Duration // after which they are asked again for a blob that the registry sends
 	repository string        // with the host of its registry
 	registry   func(ctx context.Context) (remotes.Fetcher, error)
@@ -69,7 +70,7 @@ func (f peerFetch) Handle(ctx context.Context, desc ocispec.Descriptor) ([]ocisp
 }
 
 func (f peerFetch) fetch(ctx context.Context, desc ocispec.Descriptor) error {
-	cs := f.content()
+	cs := f.store
 	if _, err := cs.Info(ctx, desc.Digest); err == nil {
 		return nil
 	}

@@ -3,6 +3,7 @@
 package imagestore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,20 +60,22 @@ func (p *Puller) Pull(ctx context.Context, ref string, creds image.Credentials, 
 	}
 	defer done()
 	defer func() { p.jobs.hold(ctx, ref, err) }()
+	ctx = unpack.ForImage(ctx, waits(sink))
 	img, err := (&pulling{
-		Puller: p,
-		Sink:   sink,
-		ref:    ref,
-		creds:  creds,
-		since:  time.Now(),
-		begun:  begunBlobs(ctx, p.client),
+		Puller:   p,
+		Sink:     sink,
+		ref:      ref,
+		creds:    creds,
+		since:    time.Now(),
+		arriving: p.newArriving(ctx),
+		begun:    begunBlobs(ctx, p.client),
 		attempt: attempt{
 			at: stageBeside,
 			// A layer that is here and doubted may have to be unpacked again: then its blob is
 			// needed.
 			all: p.durability.Doubts() > 0,
 		},
-	}).run(unpack.ForImage(ctx, waits(sink)))
+	}).run(ctx)
 	if err != nil {
 		return image.Stored{}, failure(err)
 	}
@@ -99,28 +102,41 @@ type pulling struct {
 	*Puller
 	image.Sink
 	attempt
-	ref   string
-	creds image.Credentials
-	since time.Time
+	ref      string
+	creds    image.Credentials
+	since    time.Time
+	arriving *arriving
+	senders  senders
 	// begun are the blobs that an earlier pull has begun to fetch, and resumed says that the image
 	// needs one of them: if the pull fails over the digest of a blob, the beginning may be wrong,
 	// as after a power cut, and not the registry. It is removed then ([blobWriter]), and the image
 	// can be fetched anew.
 	begun   map[string]bool
 	resumed atomic.Bool
+	lie     error // over which another server was asked
 }
 
 // run makes attempts until one is the last, and returns the image.
 func (p *pulling) run(ctx context.Context) (img images.Image, err error) {
+	defer p.arriving.stop()
 	for !p.over() {
 		if p.at == stageMending {
 			err = p.verifier.mend(ctx, img, p.since, false, p.Sink)
 		} else {
 			img, err = p.fetch(ctx)
+			err = p.arriving.wait(err)
 		}
 		o := p.outcome(err)
-		if o == needsParent {
+		if o == wrongBytes {
+			p.cfg.Logger.Warn("a server has sent wrong bytes of an image: the next one is asked", "name", p.ref, "err", err)
+			p.lie = cmp.Or(p.lie, err)
+		} else if o == gaveUp && p.lie != nil && errdefs.IsNotFound(connection.Native(err)) {
+			err = p.lie // nobody else has the blob
+		}
+		if o == needsParent { // what is being fetched is needed in any case
 			p.cfg.Logger.Info("image is unpacked layer by layer", "name", p.ref, "reason", err)
+		} else {
+			p.arriving.stop()
 		}
 		p.attempt = p.after(o)
 	}
@@ -145,7 +161,10 @@ func (p *pulling) outcome(err error) outcome {
 	case errors.Is(err, errCheckpoint):
 		return aCheckpoint
 	case errdefs.IsFailedPrecondition(connection.Native(err)) && p.resumed.Load():
+		p.senders.forgive() // the beginning may be what is wrong
 		return wrongBeginning
+	case p.senders.learned(), errors.Is(err, errAnew):
+		return wrongBytes
 	}
 	return gaveUp
 }
@@ -169,7 +188,7 @@ func (p *pulling) fromRegistry(ctx context.Context) (images.Image, error) {
 	if err != nil {
 		return images.Image{}, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	}
-	hosts := p.registries.hosts(ctx, reference.Domain(named), p.creds, p.Received)
+	hosts := p.senders.watch(p.registries.hosts(ctx, reference.Domain(named), p.creds, p.Received))
 	resolver := askingResolver{newResolver(hosts), p.Resolved}
 	handlers := []images.Handler{images.HandlerFunc(checkSize)}
 	shared := p.served.share(repositoryOf(p.ref))
@@ -177,13 +196,14 @@ func (p *pulling) fromRegistry(ctx context.Context) (images.Image, error) {
 	if p.cfg.Peers != nil {
 		handlers = append(handlers, peerFetch{
 			core:       p.core,
+			store:      boundedStore{p.client.ContentStore(), p.early, p.arriving, nil},
 			askAgain:   p.askAgain,
 			repository: shared.repository,
 			registry:   func(ctx context.Context) (remotes.Fetcher, error) { return resolver.Fetcher(ctx, named.String()) },
 			progress:   p.Received,
 		})
 	}
-	img, err := p.unpacker.containerd(p.Sink).Pull(ctx, p.ref, append(p.unpacking(),
+	img, err := p.unpacker.containerd(p.Sink, p.arriving, &p.senders).Pull(ctx, p.ref, append(p.unpacking(),
 		containerd.WithResolver(resolver),
 		containerd.WithImageHandler(images.Handlers(handlers...)),
 		containerd.WithImageHandlerWrapper(func(h images.Handler) images.Handler { return watched{h, p, shared} }),
@@ -258,6 +278,15 @@ func (w watched) Handle(ctx context.Context, desc ocispec.Descriptor) ([]ocispec
 func (w watched) handle(ctx context.Context, desc ocispec.Descriptor) ([]ocispec.Descriptor, error) {
 	if !w.of.unpacks() && desc.MediaType == docker.LegacyConfigMediaType {
 		desc.MediaType = fileMediaType
+	}
+	if w.of.unpacks() && images.IsLayerType(desc.MediaType) {
+		return nil, w.of.arriving.fetch(ctx, desc.Digest, func(ctx context.Context) error {
+			_, err := image.Contain(w.of.cfg.Logger, w.of.cfg.Panicked, w.of.ref, func() (struct{}, error) {
+				_, err := w.Handler.Handle(ctx, desc)
+				return struct{}{}, err
+			})
+			return err
+		})
 	}
 	children, err := w.Handler.Handle(ctx, desc)
 	switch {

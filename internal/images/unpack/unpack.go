@@ -67,17 +67,19 @@ func IndexOf(dir string) string {
 	return filepath.Join(filepath.Dir(dir), "berth-index")
 }
 
-// most is how many layers are unpacked at the same time.
+// most is how many layers that are whole are unpacked at the same time, and how many that arrive.
 var most = int64(max(3, runtime.NumCPU()))
 
-var slots = semaphore.NewWeighted(most)
+// A layer that arrives has its slot for as long as the registry takes, so it takes none of those
+// that layers need which are whole.
+var slots, arriving = semaphore.NewWeighted(most), semaphore.NewWeighted(most)
 
 // imageKey is the key of a context's value: an *ofImage.
 type imageKey struct{}
 
 type ofImage struct {
-	share *semaphore.Weighted
-	waits func(bool)
+	share, arriving *semaphore.Weighted
+	waits           func(bool)
 }
 
 // ForImage makes the layers that are unpacked with a context those of one image. They never have
@@ -86,24 +88,50 @@ type ofImage struct {
 // be nil. It is a value of the context because containerd's client and its differ are between the
 // pull of an image and the unpacking of a layer.
 func ForImage(ctx context.Context, waits func(bool)) context.Context {
-	return context.WithValue(ctx, imageKey{}, &ofImage{semaphore.NewWeighted(most - 1), waits})
+	return context.WithValue(ctx, imageKey{}, &ofImage{semaphore.NewWeighted(most - 1), semaphore.NewWeighted(most - 1), waits})
 }
 
 // slot waits until a layer may be unpacked. The caller releases the slot.
 func slot(ctx context.Context) (release func(), err error) {
-	turns := []*semaphore.Weighted{slots}
 	of, _ := ctx.Value(imageKey{}).(*ofImage)
-	if of != nil {
-		turns = []*semaphore.Weighted{of.share, slots} // a layer without a share does not stand in line for a slot
-		if of.waits != nil {
-			of.waits(true)
-			defer of.waits(false)
-		}
+	if of == nil {
+		return acquire(ctx, slots)
 	}
+	if of.waits != nil {
+		of.waits(true)
+		defer of.waits(false)
+	}
+	return acquire(ctx, of.share, slots) // a layer without a share does not stand in line for a slot
+}
+
+// slotWhile waits until a layer that arrives may be unpacked. If it is whole before, it has a slot
+// of those that are whole.
+func slotWhile(ctx context.Context, whole <-chan struct{}) (release func(), err error) {
+	turns := []*semaphore.Weighted{arriving}
+	if of, _ := ctx.Value(imageKey{}).(*ofImage); of != nil {
+		turns = []*semaphore.Weighted{of.arriving, arriving}
+	}
+	arrives, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-whole:
+			cancel()
+		case <-arrives.Done():
+		}
+	}()
+	if release, err = acquire(arrives, turns...); err == nil || ctx.Err() != nil {
+		return release, err
+	}
+	return slot(ctx)
+}
+
+// acquire waits for one turn after the other.
+func acquire(ctx context.Context, turns ...*semaphore.Weighted) (release func(), err error) {
 	for n, s := range turns {
 		if err := s.Acquire(ctx, 1); err != nil {
-			if n > 0 {
-				turns[0].Release(1)
+			for _, s := range turns[:n] {
+				s.Release(1)
 			}
 			return nil, context.Cause(ctx)
 		}
@@ -118,7 +146,20 @@ func slot(ctx context.Context) (release func(), err error) {
 // Applier unpacks layers that a content store has. It is a [diff.Applier].
 type Applier struct {
 	Layers content.Provider
-	Late   bool // the kernel decides when it writes back files: see [durable.Early]
+	// Arriving is the layer that is unpacked, if not all of it is in Layers yet. It may be nil.
+	Arriving Arriving
+	Late     bool // the kernel decides when it writes back files: see [durable.Early]
+}
+
+// Arriving is a layer that is being fetched.
+type Arriving interface {
+	// Open returns the bytes of the layer as they come. It waits for the first, and Read for the
+	// next ones; the end of the layer comes once its digest is right. Close ends a Read. A nil
+	// reader says that the layer is whole and can be read in another way.
+	Open(ctx context.Context) (io.ReadCloser, error)
+	// Whole is closed once the layer is whole, or cannot be had. Err says which.
+	Whole() <-chan struct{}
+	Err() error
 }
 
 // Apply unpacks a layer into a snapshot, whose mounts are given.
@@ -167,16 +208,12 @@ func (a Applier) Into(ctx context.Context, desc ocispec.Descriptor, to Target, o
 			return ocispec.Descriptor{}, err
 		}
 	}
-	blob, err := a.Layers.ReaderAt(ctx, desc)
-	if err != nil {
-		return ocispec.Descriptor{}, err
-	}
-	defer blob.Close()
-	release, err := slot(ctx)
+	layer, release, err := a.open(ctx, desc)
 	if err != nil {
 		return ocispec.Descriptor{}, err
 	}
 	defer release()
+	defer layer.Close()
 	r := request{
 		Descriptor: desc,
 		Target:     to,
@@ -189,11 +226,19 @@ func (a Applier) Into(ctx context.Context, desc ocispec.Descriptor, to Target, o
 	for id, p := range config.ProcessorPayloads {
 		r.Payloads[id] = payload{p.GetTypeUrl(), p.GetValue()}
 	}
-	in := content.NewReader(blob)
 	if config.Progress != nil {
-		in = &progress{r: in, report: config.Progress}
+		layer = &progress{ReadCloser: layer, report: config.Progress}
 	}
-	applied, err := r.run(ctx, in)
+	applied, err := r.run(ctx, layer)
+	if err == nil && a.Arriving != nil {
+		// The process may have found the end of the archive before that of the blob.
+		select {
+		case <-a.Arriving.Whole():
+			err = a.Arriving.Err()
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+	}
 	if err != nil {
 		return ocispec.Descriptor{}, fmt.Errorf("unpack layer %s: %w", desc.Digest, err)
 	}
@@ -204,22 +249,50 @@ func (a Applier) Into(ctx context.Context, desc ocispec.Descriptor, to Target, o
 	}, nil
 }
 
+// open returns the bytes of a layer, and takes the slot that its process needs.
+func (a Applier) open(ctx context.Context, desc ocispec.Descriptor) (layer io.ReadCloser, release func(), err error) {
+	if a.Arriving != nil {
+		if layer, err = a.Arriving.Open(ctx); err != nil {
+			return nil, nil, fmt.Errorf("read layer %s: %w", desc.Digest, err)
+		}
+	}
+	if layer != nil {
+		release, err = slotWhile(ctx, a.Arriving.Whole())
+	} else {
+		var blob content.ReaderAt
+		if blob, err = a.Layers.ReaderAt(ctx, desc); err != nil {
+			return nil, nil, err
+		}
+		layer = struct {
+			io.Reader
+			io.Closer
+		}{content.NewReader(blob), blob}
+		release, err = slot(ctx)
+	}
+	if err != nil {
+		_ = layer.Close()
+		return nil, nil, err
+	}
+	return layer, release, nil
+}
+
 // progress reports how many bytes were read.
 type progress struct {
-	r      io.Reader
+	io.ReadCloser
 	n      int64
 	report func(int64)
 }
 
 // Read reads the next bytes.
 func (p *progress) Read(b []byte) (int, error) {
-	n, err := p.r.Read(b)
+	n, err := p.ReadCloser.Read(b)
 	p.n += int64(n)
 	p.report(p.n)
 	return n, err
 }
 
-// run starts the process, gives it the layer, and waits for it.
+// run starts the process, gives it the layer, and waits for it. It closes a layer that can be
+// closed: its next byte may be long in coming, and the process has ended.
 func (r request) run(ctx context.Context, layer io.Reader) (answer, error) {
 	asked, err := json.Marshal(r)
 	if err != nil {
@@ -251,12 +324,15 @@ func (r request) run(ctx context.Context, layer io.Reader) (answer, error) {
 	go func() {
 		_, err := in.Write(asked)
 		if err == nil {
-			_, err = io.Copy(feed{in}, layer)
+			_, err = io.CopyBuffer(feed{in}, readonly{layer}, make([]byte, feedBytes))
 		}
 		in.Close()
 		fed <- err
 	}()
 	ended := cmd.Wait() // closes in, which ends the copy
+	if c, ok := layer.(io.Closer); ok {
+		_ = c.Close()
+	}
 	unread := <-fed
 	if errors.Is(unread, os.ErrClosed) || errors.Is(unread, unix.EPIPE) { // the process did not need the rest
 		unread = nil
@@ -275,8 +351,14 @@ func (r request) run(ctx context.Context, layer io.Reader) (answer, error) {
 	return a, nil
 }
 
-// feed hides the other methods of a pipe from io.Copy.
-type feed struct{ io.Writer }
+// feed and readonly hide the other methods of a pipe and of a layer from io.CopyBuffer.
+type (
+	feed     struct{ io.Writer }
+	readonly struct{ io.Reader }
+)
+
+// feedBytes is how much of a layer is read at a time.
+const feedBytes = 256 << 10
 
 const (
 	maxAnswer = 64 << 10 // bytes of the answer of a process,
