@@ -5,6 +5,8 @@ package daemon
 import (
 	"path/filepath"
 
+	"berth/internal/base/event"
+	"berth/internal/history/observe"
 	"berth/internal/host/cgroup"
 	"berth/internal/host/network"
 )
@@ -37,3 +39,14 @@ func openNetwork(b base, owner string) (*network.Network, error) {
 type pluginGroups struct{ *cgroup.Groups }
 
 func (g pluginGroups) New(id string) (network.Group, error) { return g.Groups.New(id) }
+
+// networkNotes plugs the observer into the network.
+type networkNotes struct{ obs *observe.Observer }
+
+// HostPortsRestored notes an event of a pod.
+func (n networkNotes) HostPortsRestored(podID string) { n.obs.Note(podID, event.HostPortsRestored{}) }
+
+// HostPortsLost notes an event of a pod.
+func (n networkNotes) HostPortsLost(podID string, err error) {
+	n.obs.Note(podID, event.HostPortsLost{Err: err.Error()})
+}

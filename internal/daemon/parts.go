@@ -6,10 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"berth/internal/base/config"
+	"berth/internal/base/retry"
 )
 
 // part is one of the things that run for as long as berth does. If it returns an error, berth ends.
@@ -43,7 +46,7 @@ func (d *daemon) parts(changes <-chan config.Config) []part {
 
 		{"settings", atOnce, d.follow(changes)},
 		{"metrics", atOnce, d.persistently("serve metrics", d.serveMetrics)},
-		{"network", atOnce, d.persistently("follow the network configuration", d.host.network.Run)},
+		{"network", atOnce, d.persistently("follow the network configuration", d.runNetwork)},
 		{"images", atOnce, d.images.service.Run},
 		{"durable images", atOnce, d.images.keepDurable},
 		{"archives of images", atOnce, d.images.preload.Run},
@@ -55,6 +58,7 @@ func (d *daemon) parts(changes <-chan config.Config) []part {
 		{"user namespaces", atOnce, d.probeUserNamespaces},
 		{"sandboxes of shims", atOnce, d.probeSandboxShims},
 
+		{"leases of addresses", onceRestored, d.releaseLeases},
 		{"checkpoints", onceRestored, d.checkpoints.Run},
 		{"restored pods", onceRestored, d.restorer.Run},
 		{"cAdvisor", onceRestored, d.persistently("serve cAdvisor", d.hooks.cadvisor.Run)},
@@ -113,6 +117,31 @@ func (d *daemon) persistently(what string, f func(context.Context) error) func(c
 		persist(ctx, d.log, what, f)
 		return nil
 	}
+}
+
+// runNetwork follows the network configuration and looks after the rules of pods.
+func (d *daemon) runNetwork(ctx context.Context) error {
+	return d.host.network.Run(ctx, networkNotes{d.heart.core.obs})
+}
+
+// releaseLeases releases addresses that no pod has. A pod without a record keeps its address as long
+// as it has a network namespace, which the audit removes.
+func (d *daemon) releaseLeases(ctx context.Context) error {
+	for range retry.Doubling(ctx.Done(), time.Second, time.Minute) {
+		pinned, err := d.host.netns.Pinned(ctx)
+		if err == nil {
+			err = d.host.network.ReleaseLeases(ctx, func(id string) bool {
+				return d.heart.core.Pods.OnRecord(id) || slices.Contains(pinned, id)
+			})
+		}
+		if err == nil {
+			break
+		}
+		if ctx.Err() == nil {
+			d.log.Warn("addresses that no pod has may stay in use, retrying", "err", err)
+		}
+	}
+	return nil
 }
 
 // runKernel reports exits to the controller.

@@ -71,6 +71,9 @@ type plumbing struct {
 
 func (n plumbing) Status() error { return nil }
 
+// Restore does nothing: there is no firewall in the world.
+func (n plumbing) Restore(network.Pod, network.Result) {}
+
 func (n plumbing) Setup(ctx context.Context, p network.Pod) (network.Result, error) {
 	err := n.w.do(ctx, n.l, "cni-add", p.ID, func() error {
 		n.w.cni[p.ID] = true

@@ -139,6 +139,8 @@ func allowStep(e event.Event) event.Event {
 		return e
 	case event.OrphansUnlisted:
 		return event.OrphansUnlisted{What: other, Err: cause(e.Err)}
+	case event.HostPortsLost:
+		return event.HostPortsLost{Err: cause(e.Err)}
 	case event.RecordDamaged:
 		return event.RecordDamaged{Err: cause(e.Err)}
 	case event.RecordsMended:
@@ -192,7 +194,7 @@ func allowRest(e event.Event) event.Event {
 		return event.OutputEndUnrecorded{Stream: term(e.Stream), Err: cause(e.Err)}
 	case event.OutputMayMiss:
 		return event.OutputMayMiss{Stream: term(e.Stream)}
-	case event.LoggerKilled, event.LoggerReplaced, event.LoggerReplacedLate, event.LogDeleted, event.OOMScoreKept,
+	case event.LoggerKilled, event.LoggerReplaced, event.LoggerReplacedLate, event.LogDeleted, event.OOMScoreKept, event.HostPortsRestored,
 		event.PodResourcesRecorded, event.BerthStopped:
 		return e
 	case event.LoggerNotReplaced:

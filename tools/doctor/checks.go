@@ -19,6 +19,7 @@ var checks = []check{
 	{"unit", "Does berth's unit keep pods alive, and berth unlimited?", askUnit},
 	{"network", "Is there a CNI configuration whose plug-ins can be run?", askCNI},
 	{"forwarding", "Does the kernel forward the packets of pods?", askForwarding},
+	{"host ports", "Do the rules of host ports belong to pods that are there?", askRules},
 	{"ports", "Are the ports free that berth serves on?", askPorts},
 	{"certificates", "Are certificates valid, and their keys secret?", askCertificates},
 	{"kubelet", "Does the kubelet's configuration agree with berth's?", askKubelet},

@@ -257,6 +257,20 @@ var misconfigurations = []struct {
 		p.answers(&runtimeapi.StatusResponse{Info: map[string]string{"version": `"v1"`}})
 	}, "service", Note, "the berth that runs is v1, and this program is v2", "restart berth"},
 
+	{"a rule is left in the firewall that the host does not use any more", func(p *planted) {
+		p.put("/usr/sbin/iptables-legacy", "")
+		p.put("/proc/net/ip_tables_names", "filter\nnat\n")
+		p.Pods = func(context.Context) ([]string, error) { return []string{strings.Repeat("a", 64)}, nil }
+		runs := p.Runs
+		p.Runs = func(ctx context.Context, name string, args ...string) ([]byte, error) {
+			if name != "/usr/sbin/iptables-legacy" {
+				return runs(ctx, name, args...)
+			}
+			rule := `-A CNI-HOSTPORT-DNAT -p tcp -m comment --comment "dnat name: \"berth\" id: \"%s\"" -m multiport --dports 8080 -j CNI-DN-1` + "\n"
+			return fmt.Appendf(nil, rule+rule, strings.Repeat("a", 64), strings.Repeat("b", 64)), nil
+		}
+	}, "host ports", Warning, "iptables-legacy publishes ports of the pod bbbbbbbbbbbb, which is not there", "iptables-legacy -t nat -D CNI-HOSTPORT-DNAT -p tcp"},
+
 	{"the configuration is not TOML", func(p *planted) { p.put("/etc/berth/config.toml", "root = \n") },
 		"configuration", Error, "berth cannot start with /etc/berth/config.toml", "berth config check"},
 	{"a setting is misspelt", func(p *planted) { p.put("/etc/berth/config.toml", "[network]\nconf_dirs = '/x'\n") },
@@ -510,8 +524,8 @@ func TestNothingIsWrongWithAHealthyMachine(t *testing.T) {
 			t.Errorf("%s: %+v", a.Check, a)
 		}
 	}
-	// The healthy machine has no ports and no certificates.
-	if well := r.Well(); well != len(checks)-2 {
+	// The healthy machine has no ports, no certificates and no iptables.
+	if well := r.Well(); well != len(checks)-3 {
 		t.Errorf("%d checks found nothing wrong", well)
 	}
 	if len(r.Answers) != len(checks) {

@@ -54,6 +54,8 @@ type Host struct {
 	// Status asks berth, with its information; nil if nothing is to be asked. An error that
 	// [errors.Is] fs.ErrNotExist or ECONNREFUSED means that there is no berth.
 	Status func(ctx context.Context) (*runtimeapi.StatusResponse, error)
+	// Pods returns the IDs of berth's pods; nil if nothing is to be asked.
+	Pods func(ctx context.Context) ([]string, error)
 	// Runs runs a program and returns its standard output.
 	Runs func(ctx context.Context, name string, args ...string) ([]byte, error)
 	// CRI asks a socket for the name and version of the runtime behind it, as Status does.
@@ -88,6 +90,7 @@ func Machine(endpoint string) Host {
 		Now:           time.Now,
 	}
 	h.Status = func(ctx context.Context) (*runtimeapi.StatusResponse, error) { return askStatus(ctx, endpoint) }
+	h.Pods = func(ctx context.Context) ([]string, error) { return askPods(ctx, endpoint) }
 	// The same places as the service looks in, where its configuration names none.
 	if dir := os.Getenv("BERTH_LIBEXEC"); dir != "" {
 		h.Libexec = append(h.Libexec, dir)
@@ -150,6 +153,24 @@ func askStatus(ctx context.Context, endpoint string) (*runtimeapi.StatusResponse
 		return nil, client.Explain(err)
 	}
 	return st, nil
+}
+
+func askPods(ctx context.Context, endpoint string) (ids []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	c, err := client.Dial(endpoint)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	list, err := c.RuntimeServiceClient.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		return nil, client.Explain(err)
+	}
+	for _, p := range list.Items {
+		ids = append(ids, p.Id)
+	}
+	return ids, nil
 }
 
 func askCRI(ctx context.Context, socket string) (string, error) {

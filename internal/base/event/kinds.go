@@ -104,6 +104,8 @@ var kinds = []Event{
 	ResourcesRefused{},
 	ResourcesNotTakenBack{},
 	OOMScoreKept{},
+	HostPortsRestored{},
+	HostPortsLost{},
 	// access.go
 	AccessBegan{},
 	AccessEnded{},

@@ -54,3 +54,21 @@ type OOMScoreKept struct{}
 func (OOMScoreKept) line() Line {
 	return info(Berth, "oom_score_adj of processes that run stays as it is")
 }
+
+// HostPortsRestored reports that another program had removed rules of the pod's host ports, and that
+// they are there again.
+type HostPortsRestored struct{}
+
+func (HostPortsRestored) line() Line {
+	return warn(Berth, "rules of the pod's host ports were removed by another program, and are restored", "")
+}
+
+// HostPortsLost reports that the pod's host ports lead nowhere, because another program has removed
+// rules that berth cannot add again.
+type HostPortsLost struct {
+	Err string `json:"err"`
+}
+
+func (e HostPortsLost) line() Line {
+	return warn(Berth, "host ports do not lead to the pod any more, because another program has removed its rules; recreate the pod", e.Err)
+}

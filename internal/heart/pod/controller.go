@@ -353,6 +353,12 @@ func (c *Controller) step(ctx context.Context, a lane.Attempt[LaneKey, Step]) er
 // Units returns how many sandboxes and containers are on record, also those that no list shows.
 func (c *Controller) Units() int { return len(c.units.all()) }
 
+// OnRecord reports whether a sandbox or container with this ID is on record, readable or not.
+func (c *Controller) OnRecord(id string) bool {
+	_, ok := c.units.get(id)
+	return ok || c.damaged.has(id)
+}
+
 // Exited takes a fact of a witness. It never blocks.
 func (c *Controller) Exited(f exit.Fact) { c.witnesses.report(f) }
 

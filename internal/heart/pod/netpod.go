@@ -8,6 +8,19 @@ import (
 	"berth/internal/host/spec"
 )
 
+// netResult returns the recorded result of a network; the zero result for none.
+func netResult(n *state.Network) network.Result {
+	if n == nil {
+		return network.Result{}
+	}
+	return network.Result{
+		IPs:      n.IPs,
+		Raw:      n.Result,
+		Conf:     n.Conf,
+		Firewall: n.Firewall,
+	}
+}
+
 // netPod describes the sandbox to the network.
 func netPod(sb *state.Sandbox) network.Pod {
 	m := sb.Config.GetMetadata()

@@ -314,6 +314,8 @@ type Network interface {
 	// exist yet.
 	SetSysctls(p network.Pod, connected network.Result, values map[string]string) error
 	Teardown(ctx context.Context, p network.Pod, recorded network.Result) error
+	// Restore takes a connected pod of the records, before any other call for it.
+	Restore(p network.Pod, connected network.Result)
 	Status() error
 }
 

@@ -25,6 +25,7 @@ type recovery struct {
 	cfg       Config
 	make      units
 	runtime   Runtime
+	network   Network
 	units     *registry
 	names     *inflight
 	processes *processes
@@ -129,6 +130,9 @@ func (r *recovery) open(u *unit) {
 	if u.now().Holds.Has(state.HoldTask) {
 		r.processes.observe(u) // so that its end from now on is measured
 		r.ooms.arm(u)
+	}
+	if u.isSandbox() && u.runs() && u.now().Network != nil {
+		r.network.Restore(netPod(u.sandbox), netResult(u.now().Network))
 	}
 	if pending(u.now()) {
 		r.lanes.update(u)

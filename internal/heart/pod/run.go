@@ -123,7 +123,7 @@ func (m *sandboxMaker) makeAll(ctx context.Context, u *unit) error {
 	made := func(st *state.Status) {
 		st.Network = nil
 		if u.sandbox.NetNS != "" {
-			st.Network = &state.Network{IPs: net.IPs, Result: net.Raw, Conf: net.Conf}
+			st.Network = &state.Network{IPs: net.IPs, Result: net.Raw, Conf: net.Conf, Firewall: net.Firewall}
 		}
 		if st.StartedAt.IsZero() {
 			st.StartedAt = time.Now()

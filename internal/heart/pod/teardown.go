@@ -16,7 +16,6 @@ import (
 	"berth/internal/base/exit"
 	"berth/internal/base/lane"
 	"berth/internal/heart/state"
-	"berth/internal/host/network"
 )
 
 // teardown releases the objects that units hold outside berth.
@@ -411,11 +410,7 @@ func (t *teardown) takeBack(ctx context.Context, u *unit) error {
 }
 
 func (t *teardown) releaseNetwork(ctx context.Context, u *unit) error {
-	var r network.Result
-	if n := u.now().Network; n != nil {
-		r = network.Result{IPs: n.IPs, Raw: n.Result, Conf: n.Conf}
-	}
-	return t.network.Teardown(ctx, netPod(u.sandbox), r)
+	return t.network.Teardown(ctx, netPod(u.sandbox), netResult(u.now().Network))
 }
 
 // undo releases the objects of a failed creation. Objects that cannot be released at once stay in

@@ -267,6 +267,7 @@ func New(cfg Config, p Ports) *Controller {
 		cfg:       cfg,
 		make:      newUnits,
 		runtime:   p.Runtime,
+		network:   p.Network,
 		units:     units,
 		names:     names,
 		processes: processes,

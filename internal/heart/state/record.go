@@ -60,6 +60,8 @@ type Network struct {
 	// Result is CNI's result, and Conf the configuration list that was used: DEL needs both.
 	Result json.RawMessage `json:"result,omitempty"`
 	Conf   json.RawMessage `json:"conf,omitempty"`
+	// Firewall is the one that holds the rules of the pod; "" if that is not known.
+	Firewall string `json:"firewall,omitempty"`
 }
 
 // Status is the part of a record that changes. A value is replaced as a whole and never changed, so

@@ -11,6 +11,7 @@ import (
 	"net"
 	"sync"
 
+	"github.com/containernetworking/cni/libcni"
 	"github.com/vishvananda/netlink"
 )
 
@@ -24,6 +25,24 @@ type Bridge struct {
 	seen   int        // the index of the bridge when watch looked last; 0: there was none
 }
 
+// ownNetwork is the name of berth's own network in CNI's terms.
+const ownNetwork = "berth"
+
+// made reports whether a list is the configuration of this bridge.
+func (b *Bridge) made(list *libcni.NetworkConfigList) bool {
+	var conf struct {
+		Bridge string `json:"bridge"`
+	}
+	return list.Name == ownNetwork && len(list.Plugins) > 0 && list.Plugins[0].Network.Type == "bridge" &&
+		json.Unmarshal(list.Plugins[0].Bytes, &conf) == nil && conf.Bridge == b.Name
+}
+
+// exists reports whether the bridge is there. If that cannot be asked, it counts as there.
+func (b *Bridge) exists() bool {
+	_, err := netlink.LinkByName(b.Name)
+	return !errors.As(err, new(netlink.LinkNotFoundError))
+}
+
 // conf returns the default network as a CNI list of a version.
 //
 // The plug-in could masquerade by itself (ipMasq), with a chain for each pod. But a deletion that
@@ -32,7 +51,7 @@ type Bridge struct {
 func (b *Bridge) conf(version string) []byte {
 	c := map[string]any{
 		"cniVersion": version,
-		"name":       "berth",
+		"name":       ownNetwork,
 		"plugins": []any{
 			map[string]any{
 				"type":        "bridge",

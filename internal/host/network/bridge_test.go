@@ -202,7 +202,9 @@ func TestAPodDoesNotReachTheHostsLoopbackAfterAHostPort(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	_ = n.askStatus(t.Context()) // as at the start of a berth, and every ten seconds
+	if !n.mend(t.Context(), noNotes{}) { // as at the start of a berth, and after a change of rules
+		t.Error("an attempt failed")
+	}
 	look("after others have flushed the rules")
 	if got := rules(t, "raw", n.cfg.Default.Name); len(got) != 2 {
 		t.Errorf("the bridge has %d rules: %q", len(got), got)

@@ -59,16 +59,18 @@ func newWatcher() (watcher, error) {
 }
 
 // Run follows the configuration directory until ctx ends, asks the plug-ins whether they are ready,
-// and ends the remaining processes of an earlier berth's calls when their grace period is over.
+// looks after the rules of host ports, and ends the remaining processes of an earlier berth's calls
+// when their grace period is over.
 // inotify instances are few (128 for each user), and others may have all of them: the directory is
 // then polled, and watching is tried again.
-func (n *Network) Run(ctx context.Context) error {
+func (n *Network) Run(ctx context.Context, notes Notes) error {
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	for _, own := range n.handlers {
-		beside.Go(func() { _ = own.Run(ctx) }) // it returns nil, once ctx has ended
+		beside.Go(func() { _ = own.Run(ctx, notes) }) // it returns nil, once ctx has ended
 	}
 	beside.Go(func() { n.watchStatus(ctx) })
+	beside.Go(func() { n.watchRules(ctx, notes) })
 	beside.Go(func() {
 		if retry.Sleep(ctx.Done(), Grace) {
 			n.sweep()

@@ -51,7 +51,7 @@ func TestTheDirectoryIsPolledWhereItCannotBeWatched(t *testing.T) {
 				n.watch = kernel.watch
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
-				go func() { ended <- n.Run(ctx) }()
+				go func() { ended <- n.Run(ctx, noNotes{}) }()
 				for _, name := range []string{"one", "two", "three"} {
 					if err := errors.Join(
 						os.MkdirAll(n.cfg.ConfDir, 0o755),
@@ -118,7 +118,7 @@ func TestALogBesideTheMissingDirectoryIsNotAChange(t *testing.T) {
 		n.watch = func() (watcher, error) { return l, nil }
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- n.Run(ctx) }()
+		go func() { ended <- n.Run(ctx, noNotes{}) }()
 		for range 100 {
 			time.Sleep(time.Second)
 			l.events <- fsnotify.Event{Name: filepath.Join(dir, "cni"), Op: fsnotify.Chmod} // on the way to it
@@ -193,7 +193,7 @@ func TestAConfigurationThatCannotBeReadIsReadAgain(t *testing.T) {
 		n.watch = func() (watcher, error) { return still{}, nil }
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- n.Run(ctx) }()
+		go func() { ended <- n.Run(ctx, noNotes{}) }()
 		time.Sleep(10 * readAgain)
 		expect("one")
 		restore()

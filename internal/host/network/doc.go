@@ -13,6 +13,11 @@
 //     that keep them from the host's loopback. A runtime handler may have a directory of its own.
 //   - A pod that is connected has an address by which others reach it. Its sysctls are set
 //     afterwards: SetSysctls takes the result of Setup.
+//   - Rules of that bridge and of its pods' host ports that another program removes are added again:
+//     the kernel is asked every five seconds whether rules have changed. For a network of another
+//     program the plug-ins are asked (CHECK), and a loss is reported. A rule is removed from the
+//     firewall in which it was made, legacy or nf_tables, although the host's iptables may write into
+//     the other one by then.
 //   - The plug-ins of a network of CNI 1.1 are asked in the background whether they are ready
 //     (STATUS), and Status has the last answer: an error of a plug-in counts at once, and silence
 //     when it lasts.
@@ -27,8 +32,8 @@
 //
 // # Never
 //
-// It knows only the names of pods, keeps no record of their namespaces, and runs no shell: the
-// fields of a pod reach plug-ins as CNI arguments only. It does not trust /proc about other
+// It knows only the names of pods, writes no record of them, and runs no shell: the fields of a pod
+// reach plug-ins as CNI arguments only. It does not trust /proc about other
 // processes.
 //
 // # To look at it live

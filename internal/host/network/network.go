@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"time"
@@ -76,6 +77,9 @@ type Result struct {
 	IPs  []string        // without prefix length, in the plug-ins' order
 	Raw  json.RawMessage // CNI's result
 	Conf json.RawMessage // the configuration list that was used
+	// Firewall is the one that the host's iptables wrote into; "" if there was no iptables, or if an
+	// earlier berth connected the pod.
+	Firewall string
 }
 
 // Network connects pods. Its methods may be called from any goroutine.
@@ -88,7 +92,8 @@ type Network struct {
 	ask     func(ctx context.Context, list *libcni.NetworkConfigList, own bool) error
 	changed retry.Wake // another network is active
 	// handlers are the networks of runtime handlers that have a directory of their own.
-	handlers map[string]*Network
+	handlers  map[string]*Network
+	published published
 
 	mu struct {
 		sync.RWMutex
@@ -107,11 +112,11 @@ func New(cfg Config) (*Network, error) {
 	if err := os.MkdirAll(cfg.CacheDir, 0o755); err != nil {
 		return nil, fmt.Errorf("make network directory: %w", err)
 	}
-	exec := &plugins{groups: cfg.Groups, log: cfg.Logger}
+	run := &plugins{groups: cfg.Groups, log: cfg.Logger}
 	n := &Network{
 		cfg:   cfg,
-		cni:   libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, cfg.CacheDir, exec),
-		exec:  exec,
+		cni:   libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, cfg.CacheDir, run),
+		exec:  run,
 		watch: newWatcher,
 
 		changed: retry.NewWake(),
@@ -207,7 +212,12 @@ func (n *Network) Setup(ctx context.Context, p Pod) (Result, error) {
 		}
 	}
 	list = needed(list, p)
+	firewall, err := firewallOf(ctx)
+	if err != nil {
+		return Result{}, fmt.Errorf("connect pod %s: %w", p.ID, err)
+	}
 	out, err := n.add(ctx, list, rt)
+	out.Firewall = firewall
 	if err != nil {
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
@@ -216,6 +226,9 @@ func (n *Network) Setup(ctx context.Context, p Pod) (Result, error) {
 			return Result{}, errors.Join(err, left) // Teardown tries again
 		}
 		return Result{}, errors.Join(err, n.cni.DelNetworkList(undo, list, rt))
+	}
+	if len(p.Ports) > 0 {
+		n.publish(ctx, p, out, own)
 	}
 	return out, nil
 }
@@ -283,6 +296,7 @@ func (n *Network) Teardown(ctx context.Context, p Pod, recorded Result) error {
 	if err != nil || list == nil {
 		return err
 	}
+	n.withdraw(p.ID)
 	if err := n.endCalls(ctx, p.ID); err != nil {
 		return err
 	}
@@ -297,10 +311,45 @@ func (n *Network) Teardown(ctx context.Context, p Pod, recorded Result) error {
 	if err != nil {
 		return err
 	}
-	if err := n.cni.DelNetworkList(ctx, needed(list, p), rt); err != nil {
+	cni, err := n.cniFor(ctx, p.ID, recorded.Firewall)
+	if err != nil {
+		return fmt.Errorf("disconnect pod %s: %w", p.ID, err)
+	}
+	if err := cni.DelNetworkList(ctx, needed(list, p), rt); err != nil {
 		return fmt.Errorf("disconnect pod %s from network %s: %w", p.ID, list.Name, err)
 	}
 	return nil
+}
+
+// cniFor returns the library for a pod whose rules are in a firewall. If the host's iptables writes
+// into the other one by now, plug-ins find programs in PATH that write into that of the pod:
+// otherwise its rules would remain, and lead to the pod that gets its address next.
+func (n *Network) cniFor(ctx context.Context, podID, firewall string) (*libcni.CNIConfig, error) {
+	if firewall == "" {
+		return n.cni, nil
+	}
+	switch now, err := firewallOf(ctx); {
+	case err != nil:
+		return nil, err
+	case now == firewall:
+		return n.cni, nil
+	}
+	if firewall == legacy {
+		if has, err := hasLegacyTable("nat"); err != nil || !has {
+			return n.cni, err // the rules went with an earlier boot
+		}
+	}
+	programs, err := programsOf(n.cfg.CacheDir, firewall)
+	if errors.Is(err, exec.ErrNotFound) {
+		n.cfg.Logger.Warn("rules of a pod may remain, because the programs of the firewall that has them are gone", "pod", podID, "firewall", firewall)
+		return n.cni, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	other := *n.exec
+	other.programs = programs
+	return libcni.NewCNIConfigWithCacheDir(n.cfg.BinDirs, n.cfg.CacheDir, &other), nil
 }
 
 func (n *Network) listFor(recorded Result) (*libcni.NetworkConfigList, error) {

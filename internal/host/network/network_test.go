@@ -337,7 +337,7 @@ func TestTheDirectoryIsFollowed(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
-	wg.Go(func() { _ = n.Run(ctx) })
+	wg.Go(func() { _ = n.Run(ctx, noNotes{}) })
 	defer wg.Wait()
 	defer cancel()
 	until := func(name string) {

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -69,6 +70,8 @@ type plugins struct {
 	version.PluginDecoder
 	groups Groups // nil: calls have no groups, and processes that a call leaves are not known
 	log    *slog.Logger
+	// programs is a directory in which plug-ins look for programs first; "" for none.
+	programs string
 }
 
 // FindInPath returns the path of a plug-in's file.
@@ -85,6 +88,9 @@ func (p *plugins) FindInPath(plugin string, dirs []string) (string, error) {
 // for. No plug-in is started once ctx has ended.
 func (p *plugins) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	environ = traced(ctx, environ)
+	if p.programs != "" {
+		environ = append(environ, "PATH="+p.programs+":"+os.Getenv("PATH")) // the last one counts
+	}
 	for attempt := 1; ; attempt++ {
 		out, err := p.run(ctx, path, stdin, environ)
 		if !errors.Is(err, unix.ETXTBSY) || attempt == busyAttempts {

@@ -21,14 +21,15 @@ const loopback = "127.0.0.0/8"
 
 // rule is a rule of iptables.
 type rule struct {
-	table string
-	args  []string // after -A, -C or -D
+	program string // in PATH
+	table   string
+	args    []string // after -A, -C or -D
 }
 
 // masquerading returns the rule that masquerades the traffic of pods to all destinations but the
 // bridge: it leaves under the host's address. Like the bridge the rule stays when berth ends.
 func (b *Bridge) masquerading() rule {
-	return rule{"nat", append([]string{"POSTROUTING", "-s", b.Subnet, "!", "-o", b.Name}, b.comment("MASQUERADE")...)}
+	return rule{"iptables", "nat", append([]string{"POSTROUTING", "-s", b.Subnet, "!", "-o", b.Name}, b.comment("MASQUERADE")...)}
 }
 
 // guards returns the rules that drop traffic of pods with a loopback address, before the kernel
@@ -36,7 +37,7 @@ func (b *Bridge) masquerading() rule {
 // the loopback have the bridge's address, and pass.
 func (b *Bridge) guards() (rules []rule) {
 	for _, end := range []string{"-d", "-s"} {
-		rules = append(rules, rule{"raw", append([]string{"PREROUTING", "-i", b.Name, end, loopback}, b.comment("DROP")...)})
+		rules = append(rules, rule{"iptables", "raw", append([]string{"PREROUTING", "-i", b.Name, end, loopback}, b.comment("DROP")...)})
 	}
 	return rules
 }
@@ -76,14 +77,23 @@ func (b *Bridge) guardAgain(ctx context.Context) error {
 	return b.guard(ctx)
 }
 
-// RemoveRules removes the rules of the bridge. It is called once the bridge is removed. Without
-// iptables and nft there are none.
+// RemoveRules removes the rules of the bridge, from both firewalls, because the host may have
+// switched from one to the other. It is called once the bridge is removed. Without iptables and nft
+// there are none.
 func (b *Bridge) RemoveRules(ctx context.Context) error {
 	b.ruling.Lock()
 	defer b.ruling.Unlock()
 	var err error
-	if haveIPTables() {
+	for _, program := range []string{"iptables", "iptables-nft", "iptables-legacy"} {
+		if _, missing := exec.LookPath(program); missing != nil {
+			continue
+		}
 		for _, r := range append(b.guards(), b.masquerading()) {
+			if has, asked := hasLegacyTable(r.table); program == "iptables-legacy" && !has {
+				err = errors.Join(err, asked)
+				continue
+			}
+			r.program = program
 			err = errors.Join(err, r.remove(ctx))
 		}
 	}
@@ -121,16 +131,16 @@ func (r rule) do(ctx context.Context, verb string) error {
 	var out []byte
 	for wait := range retry.Doubling(ctx.Done(), 5*time.Millisecond, 2*time.Second) {
 		var err error
-		out, err = exec.CommandContext(ctx, "iptables", args...).CombinedOutput()
+		out, err = exec.CommandContext(ctx, r.program, args...).CombinedOutput()
 		var ended *exec.ExitError
 		if err == nil {
 			return nil
 		}
 		if !errors.As(err, &ended) || ended.ExitCode() != busy || wait > time.Second {
-			return fmt.Errorf("iptables: %w: %s", err, bytes.TrimSpace(out))
+			return fmt.Errorf("%s: %w: %s", r.program, err, bytes.TrimSpace(out))
 		}
 	}
-	return fmt.Errorf("iptables: %w: %s", ctx.Err(), bytes.TrimSpace(out))
+	return fmt.Errorf("%s: %w: %s", r.program, ctx.Err(), bytes.TrimSpace(out))
 }
 
 func haveIPTables() bool {

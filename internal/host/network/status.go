@@ -149,9 +149,6 @@ func (n *Network) askPlugins(ctx context.Context, list *libcni.NetworkConfigList
 		if n.cfg.Default.watch() {
 			n.cfg.Logger.Warn("berth's bridge was deleted by another process: its pods have no network until they are recreated", "bridge", n.cfg.Default.Name)
 		}
-		if err := n.cfg.Default.guardAgain(ctx); err != nil && ctx.Err() == nil {
-			n.cfg.Logger.Warn("pods may reach services on the host's loopback: adding the firewall rule failed and is retried", "err", err)
-		}
 		// Pods are connected with the version that every bridge plug-in has; the node's own may be old.
 		newer, err := libcni.NetworkConfFromBytes(n.cfg.Default.conf(statusVersion))
 		if err != nil {

@@ -76,7 +76,7 @@ func plug(t *testing.T, f func(t *testing.T, p *plugged)) {
 		p.use(t, "one")
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- n.Run(ctx) }()
+		go func() { ended <- n.Run(ctx, noNotes{}) }()
 		synctest.Wait()
 		f(t, p)
 		cancel()
