@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/base/connection"
+	"berth/internal/base/ops"
 	"berth/internal/base/retry"
 	"berth/internal/engine/embed"
 )
@@ -122,6 +123,8 @@ func (c *containerd) away() error {
 func (c *containerd) reach(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, containerdPatience)
 	defer cancel()
+	_, op := ops.Begin(ctx, ops.Work{Kind: ops.Containerd, What: "containerd (connection)", Then: "the call ends with the reason"})
+	defer op.End()
 	if c.link.await(ctx) == nil {
 		return nil
 	}

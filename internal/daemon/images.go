@@ -52,6 +52,7 @@ func openImages(b base, c *containerd, owner string) (im images, err error) {
 		Panicked:          b.panickedOverImage,
 		Pulled:            b.metrics.Pulled,
 		Policy:            pullPolicy{im.policy},
+		Ops:               b.ops,
 	})
 	im.stored.SetDiscard(b.cfg.Image.DiscardBlobs)
 	im.preload = image.NewPreload(im.service, image.PreloadConfig{

@@ -32,6 +32,7 @@ func openNetwork(b base, owner string) (*network.Network, error) {
 		Handlers: handlerNetworks(b.cfg.Runtimes),
 		Groups:   groups,
 		Logger:   b.log.Logger,
+		Ops:      b.ops,
 	})
 }
 

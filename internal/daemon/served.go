@@ -9,6 +9,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/ops"
 	"berth/internal/engine/ctrd"
 	"berth/internal/heart/pod"
 )
@@ -27,6 +28,8 @@ func (s served) makeable(ctx context.Context) error {
 	if err := s.reach(ctx); err != nil {
 		return err
 	}
+	_, op := ops.Begin(ctx, ops.Work{Kind: ops.Plugin, What: "an NRI plug-in that berth has started (registration)"})
+	defer op.End()
 	select {
 	case <-s.plugins.admitted:
 		return nil

@@ -33,6 +33,7 @@ func openAccess(w wings) *access.Log {
 func (s *serving) openStreams(w wings) (err error) {
 	joiner := openJoiner(w.base, w.engine)
 	s.streams, err = stream.New(stream.Config{
+		Ops:       w.ops,
 		Dir:       filepath.Join(w.cfg.State, "exec"),
 		Target:    w.heart.core.Pods.Target,
 		Processes: processes{w.engine.execs, w.engine.ctrd.Spec, w.containerd.reach},

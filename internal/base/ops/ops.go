@@ -82,6 +82,14 @@ type Operation struct {
 	Err   string
 }
 
+// Program returns the name of the program of a command. Its arguments may be secrets.
+func Program(args []string) string {
+	if len(args) == 0 {
+		return ""
+	}
+	return args[0][strings.LastIndexByte(args[0], '/')+1:]
+}
+
 // Op is an operation that has begun. A nil Op is one that is not listed.
 type Op struct {
 	list *List
@@ -142,6 +150,15 @@ func Begin(ctx context.Context, w Work) (context.Context, *Op) {
 		return ctx, nil
 	}
 	return of.list.begin(ctx, of, w)
+}
+
+// Part begins a part of the operation that ctx belongs to, or an operation of its own. The caller
+// calls End when it is over. It is for work that begins for a call or by itself.
+func (l *List) Part(ctx context.Context, w Work) (context.Context, *Op) {
+	if Of(ctx) != nil {
+		return Begin(ctx, w)
+	}
+	return l.Begin(ctx, w)
 }
 
 func (l *List) begin(ctx context.Context, of *Op, w Work) (context.Context, *Op) {

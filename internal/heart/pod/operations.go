@@ -55,11 +55,7 @@ func (o *operations) spawn(f func()) bool {
 func (o *operations) outlive(ctx context.Context, w ops.Work) (_ context.Context, op *ops.Op, end func()) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.timeout)
 	stop := context.AfterFunc(o.life, cancel)
-	if ops.Of(ctx) != nil {
-		ctx, op = ops.Begin(ctx, w)
-	} else {
-		ctx, op = o.list.Begin(ctx, w)
-	}
+	ctx, op = o.list.Part(ctx, w)
 	return ctx, op, func() { op.End(); stop(); cancel() }
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	current "github.com/containernetworking/cni/pkg/types/100"
 
+	"berth/internal/base/ops"
 	"berth/internal/base/retry"
 	"berth/internal/host/namespace"
 )
@@ -37,6 +38,8 @@ type Config struct {
 	// nil if processes that a call leaves cannot be found, and so are not ended
 	Groups Groups
 	Logger *slog.Logger
+	// Ops lists the calls of plug-ins; nil: a list that nothing else knows.
+	Ops *ops.List
 }
 
 // Pod is a pod that is connected.
@@ -112,7 +115,10 @@ func New(cfg Config) (*Network, error) {
 	if err := os.MkdirAll(cfg.CacheDir, 0o755); err != nil {
 		return nil, fmt.Errorf("make network directory: %w", err)
 	}
-	run := &plugins{groups: cfg.Groups, log: cfg.Logger}
+	if cfg.Ops == nil {
+		cfg.Ops = &ops.List{}
+	}
+	run := &plugins{groups: cfg.Groups, log: cfg.Logger, list: cfg.Ops}
 	n := &Network{
 		cfg:   cfg,
 		cni:   libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, cfg.CacheDir, run),

@@ -23,6 +23,8 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 	"go.opentelemetry.io/otel/propagation"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/base/ops"
 )
 
 const (
@@ -72,6 +74,7 @@ type plugins struct {
 	log    *slog.Logger
 	// programs is a directory in which plug-ins look for programs first; "" for none.
 	programs string
+	list   *ops.List
 }
 
 // FindInPath returns the path of a plug-in's file.
@@ -91,8 +94,13 @@ func (p *plugins) ExecPlugin(ctx context.Context, path string, stdin []byte, env
 	if p.programs != "" {
 		environ = append(environ, "PATH="+p.programs+":"+os.Getenv("PATH")) // the last one counts
 	}
+	ctx, op := p.list.Part(ctx, ops.Work{
+		Kind: ops.Plugin,
+		What: fmt.Sprintf("the CNI plug-in %s (%s)", filepath.Base(path), valueOf("CNI_COMMAND", environ)),
+	})
+	defer op.End()
 	for attempt := 1; ; attempt++ {
-		out, err := p.run(ctx, path, stdin, environ)
+		out, err := p.run(ctx, op, path, stdin, environ)
 		if !errors.Is(err, unix.ETXTBSY) || attempt == busyAttempts {
 			return out, err
 		}
@@ -106,7 +114,8 @@ func (p *plugins) ExecPlugin(ctx context.Context, path string, stdin []byte, env
 	}
 }
 
-func (p *plugins) run(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+// run runs a plug-in once, in the operation op.
+func (p *plugins) run(ctx context.Context, _ *ops.Op, path string, stdin []byte, environ []string) ([]byte, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("start plug-in %s: %w", filepath.Base(path), err)
 	}
@@ -119,7 +128,7 @@ func (p *plugins) run(ctx context.Context, path string, stdin []byte, environ []
 	c.cmd.Cancel, c.cmd.WaitDelay = c.cutOff, lingering
 	if p.groups != nil {
 		var err error
-		if c.group, err = p.groups.New(cmp.Or(containerID(environ), "version")); err != nil {
+		if c.group, err = p.groups.New(cmp.Or(valueOf("CNI_CONTAINERID", environ), "version")); err != nil {
 			return nil, fmt.Errorf("start plug-in %s: %w", c.name, err)
 		}
 		c.cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: c.group.FD()}
@@ -173,15 +182,15 @@ func prolonged(ctx context.Context, by time.Duration) (_ context.Context, done f
 	}
 }
 
-// containerID returns the ID that the library passes to a plug-in. It is empty for a question about
-// versions.
-func containerID(environ []string) (id string) {
+// valueOf returns a variable that the library passes to a plug-in. The ID of the container is empty
+// for a question about versions.
+func valueOf(name string, environ []string) (value string) {
 	for _, e := range environ {
-		if v, ok := strings.CutPrefix(e, "CNI_CONTAINERID="); ok {
-			id = v
+		if v, ok := strings.CutPrefix(e, name+"="); ok {
+			value = v
 		}
 	}
-	return id
+	return value
 }
 
 // call is one call of a plug-in.

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/base/ops"
 	"berth/internal/host/cgroup"
 )
 
@@ -288,5 +289,30 @@ func TestTheErrorOfAPluginIsReported(t *testing.T) {
 		if _, _, err := setup(t.Context(), t, n, "a"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", script, err)
 		}
+	}
+}
+
+// PROPERTIES 65: a plug-in that hangs is named with its command while it runs.
+func TestAPluginThatHangsIsNamed(t *testing.T) {
+	n, dir := scripted(t, "echo > began; while ! test -e go; do sleep 0.01; done")
+	list := &ops.List{}
+	n.exec.list = list
+	ctx, op := list.Begin(t.Context(), ops.Work{Kind: ops.Run})
+	defer op.End()
+	done := make(chan error, 1)
+	go func() {
+		_, _, err := setup(ctx, t, n, "a")
+		done <- err
+	}()
+	<-until(t, dir+"/began").Done()
+	all, _ := list.Snapshot()
+	if len(all) != 2 || all[1].Kind != ops.Plugin || all[1].What != "the CNI plug-in scripted (ADD)" || all[1].PartOf != all[0].Number {
+		t.Errorf("listed is %+v", all)
+	}
+	if err := errors.Join(os.WriteFile(dir+"/go", nil, 0o600), <-done); err != nil {
+		t.Fatal(err)
+	}
+	if all, _ := list.Snapshot(); len(all) != 1 {
+		t.Errorf("listed after its end is %+v", all)
 	}
 }

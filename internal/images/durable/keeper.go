@@ -13,6 +13,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/base/ops"
 	"berth/internal/base/retry"
 )
 
@@ -441,6 +442,11 @@ func (k *Keeper) await(ctx context.Context, d *doubt) error {
 		d.urgent--
 		k.mu.Unlock()
 	}()
+	_, op := ops.Begin(ctx, ops.Work{
+		Kind: ops.Wait,
+		What: fmt.Sprintf("the check of the %s %s, which is doubted since an unclean boot", d.item.Kind, d.item.ID),
+	})
+	defer op.End()
 	tried := make(chan error, 1)
 	go func() {
 		for { // until an attempt was not overtaken

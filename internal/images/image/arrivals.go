@@ -15,6 +15,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"berth/internal/base/ops"
 )
 
 // arrivals are the images of archives that are to be imported, by their normalized names. The zero
@@ -99,6 +101,8 @@ func (s *Service) awaitArchive(ctx context.Context, t *transfer) error {
 	}
 	t.waitsFor(a.path)
 	defer t.waitsFor("")
+	_, op := ops.Begin(ctx, ops.Work{Kind: ops.Wait, What: "the archive " + a.path + " to be imported, which has the image"})
+	defer op.End()
 	select {
 	case <-a.done:
 		return nil

@@ -9,6 +9,8 @@ import (
 	"sync"
 
 	"github.com/containerd/errdefs"
+
+	"berth/internal/base/ops"
 )
 
 // errGone ends work when the last caller has gone.
@@ -58,6 +60,10 @@ func (f *flights[K, V]) join(ctx context.Context, key K, who string, run func(ct
 	}
 	w.waiting = append(w.waiting, who)
 	f.mu.Unlock()
+	if ok {
+		_, op := ops.Begin(ctx, ops.Work{Kind: ops.Wait, What: "the same work, which another call has begun"})
+		defer op.End()
+	}
 	select {
 	case <-w.done:
 		return w.value, w.err

@@ -13,6 +13,8 @@ import (
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/semaphore"
+
+	"berth/internal/base/ops"
 )
 
 // Stored is one name in containerd's image store and its image.
@@ -111,6 +113,8 @@ type Config struct {
 	Pulled func(Pulled)
 	// Policy decides which images may be pulled; nil: all may.
 	Policy Policy
+	// Ops lists the transfers; nil: a list that nothing else knows.
+	Ops *ops.List
 }
 
 // Service is the image service. Its methods may be called from any goroutine.
@@ -142,7 +146,12 @@ func New(b Backend, cfg Config) *Service {
 	if cfg.UnpackTimeout <= 0 {
 		cfg.UnpackTimeout = 10 * time.Minute
 	}
+	if cfg.Ops == nil {
+		cfg.Ops = &ops.List{}
+	}
 	s := &Service{
+		transfers: transfers{list: cfg.Ops},
+
 		backend: b,
 		cfg:     cfg,
 		dirty:   make(chan string, 1024),

@@ -148,7 +148,7 @@ func (s *Service) load(ctx context.Context, kind, path, ref string) (all []Store
 			return nil, nil, err
 		}
 	}
-	t := s.transfers.begin(kind, path, pullKey{})
+	ctx, t := s.transfers.begin(ctx, kind, path, pullKey{})
 	defer t.end()
 	all, err = Contain(s.cfg.Logger, s.cfg.Panicked, path, func() (all []Stored, err error) {
 		all, leftOut, err = s.backend.Import(ctx, path, ref, t.reads)

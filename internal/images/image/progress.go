@@ -12,6 +12,8 @@ import (
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"berth/internal/base/ops"
 )
 
 // Blob is one part of an image that a registry serves: a layer, a manifest or a configuration.
@@ -118,15 +120,17 @@ type Transfer struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// transfers are the pulls and imports in flight. The zero value is ready.
+// transfers are the pulls and imports in flight.
 type transfers struct {
-	mu  sync.Mutex
-	all map[*transfer]bool
+	list *ops.List // of what is under way
+	mu   sync.Mutex
+	all  map[*transfer]bool
 }
 
 // transfer is one pull or import. Its parts are guarded by transfers.mu.
 type transfer struct {
 	in    *transfers
+	op    *ops.Op
 	kind  string
 	name  string // of the image, or path of the archive
 	key   pullKey
@@ -140,10 +144,16 @@ type transfer struct {
 	archive   string // that it waits for
 }
 
-// begin notes a transfer. end must be called when it is over.
-func (ts *transfers) begin(kind, name string, key pullKey) *transfer {
+// begin notes a transfer, which is an operation under way. end must be called when it is over.
+func (ts *transfers) begin(ctx context.Context, kind, name string, key pullKey) (context.Context, *transfer) {
+	w := ops.Work{Kind: ops.Import, Of: ops.Object{Image: name}}
+	if kind == KindPull {
+		w.Kind = ops.Pull
+	}
+	ctx, op := ts.list.Part(ctx, w)
 	t := &transfer{
 		in:    ts,
+		op:    op,
 		kind:  kind,
 		name:  name,
 		key:   key,
@@ -156,7 +166,7 @@ func (ts *transfers) begin(kind, name string, key pullKey) *transfer {
 		ts.all = map[*transfer]bool{}
 	}
 	ts.all[t] = true
-	return t
+	return ctx, t
 }
 
 func (t *transfer) change(f func()) {
@@ -165,7 +175,10 @@ func (t *transfer) change(f func()) {
 	f()
 }
 
-func (t *transfer) end() { t.change(func() { delete(t.in.all, t) }) }
+func (t *transfer) end() {
+	t.op.End()
+	t.change(func() { delete(t.in.all, t) })
+}
 
 func (t *transfer) needs(more []Blob) {
 	t.change(func() {

@@ -36,7 +36,7 @@ func (s *Service) Pull(ctx context.Context, ref string, auth *runtimeapi.AuthCon
 	}
 	key := pullKey{name, creds, pass}
 	id, err := s.pulls.join(ctx, key, who.Name, func(ctx context.Context, cancel context.CancelCauseFunc) (string, error) {
-		t := s.transfers.begin(KindPull, name, key)
+		ctx, t := s.transfers.begin(ctx, KindPull, name, key)
 		defer t.end()
 		if err := s.awaitArchive(ctx, t); err != nil {
 			return "", because(ctx, err)

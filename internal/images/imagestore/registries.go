@@ -6,12 +6,14 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"path"
 	"sync/atomic"
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	dockerconfig "github.com/containerd/containerd/v2/core/remotes/docker/config"
 	"github.com/containerd/errdefs"
 
+	"berth/internal/base/ops"
 	"berth/internal/images/image"
 )
 
@@ -113,12 +115,15 @@ func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
 	if next == nil {
 		next = http.DefaultTransport
 	}
+	_, op := ops.Begin(r.Context(), ops.Work{Kind: ops.Registry, What: "the registry " + r.URL.Host})
 	resp, err := next.RoundTrip(r)
+	op.End()
 	if err == nil {
 		if r.Header.Get("Range") == "" {
 			c.progress(0)
 		}
-		resp.Body = countedBody{resp.Body, c.progress}
+		_, body := ops.Begin(r.Context(), ops.Work{Kind: ops.Wait, What: "the rest of " + path.Base(r.URL.Path) + " from " + r.URL.Host})
+		resp.Body = countedBody{resp.Body, c.progress, body}
 	}
 	return resp, err
 }
@@ -126,6 +131,13 @@ func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
 type countedBody struct {
 	io.ReadCloser
 	progress func(n int)
+	op       *ops.Op
+}
+
+// Close ends the answer.
+func (b countedBody) Close() error {
+	b.op.End()
+	return b.ReadCloser.Close()
 }
 
 // Read reads the next bytes.

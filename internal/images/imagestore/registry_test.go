@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/containerd/containerd/v2/core/remotes"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
@@ -21,6 +22,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"berth/internal/base/ops"
 	"berth/internal/images/image"
 	"berth/test/testimage"
 	"berth/test/testimage/testregistry"
@@ -265,5 +267,44 @@ func TestAnswersWithTheRestOfABlobAreNotProgress(t *testing.T) {
 	}
 	if bytes != len(body) || answers != 1 {
 		t.Errorf("%d bytes and %d answers were reported, want %d and 1", bytes, answers, len(body))
+	}
+}
+
+// PROPERTIES 65: a registry that does not answer is named while it is waited for, and then the blob that
+// comes slowly.
+func TestARegistryThatHangsIsNamed(t *testing.T) {
+	list := &ops.List{}
+	said := func() string {
+		all, _ := list.Snapshot()
+		return strings.Join(ops.Sentences(all, ops.Object{}, time.Now()), " ")
+	}
+	asked, answering := "", make(chan struct{})
+	l := listen(t, func(w http.ResponseWriter, _ *http.Request) {
+		asked = said()
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+		<-answering
+	})
+	ctx, op := list.Begin(t.Context(), ops.Work{Kind: ops.Pull, Of: ops.Object{Image: "app:v1"}})
+	defer op.End()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, l.URL+"/v2/app/blobs/sha256:1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := counting{progress: func(int) {}}.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	coming := said()
+	close(answering)
+	_ = resp.Body.Close()
+	if want := "app:v1 is being pulled: the registry " + r.URL.Host + " has not answered"; !strings.Contains(asked, want) {
+		t.Errorf("while it does not answer: %s", asked)
+	}
+	if want := "it waits for the rest of sha256:1 from " + r.URL.Host; !strings.Contains(coming, want) {
+		t.Errorf("while the blob comes: %s", coming)
+	}
+	if end := said(); strings.Contains(end, r.URL.Host) {
+		t.Errorf("after the blob: %s", end)
 	}
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/containerd/containerd/v2/pkg/imageverifier/bindir"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"berth/internal/base/ops"
 )
 
 // runVerifiers runs the programs of a directory, as containerd's plug-in
@@ -24,6 +26,8 @@ func runVerifiers(ctx context.Context, dir string, timeout time.Duration, n name
 	}
 	cfg := bindir.Config{BinDir: dir, MaxVerifiers: -1}
 	setDuration(&cfg.PerVerifierTimeout, timeout)
+	ctx, op := ops.Begin(ctx, ops.Work{Kind: ops.Plugin, What: "an image verifier of " + dir})
+	defer op.End()
 	j, err := bindir.NewImageVerifier(&cfg).VerifyImage(ctx, n.full, target)
 	switch {
 	case err != nil:

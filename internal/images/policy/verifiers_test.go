@@ -13,9 +13,12 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	crierrors "k8s.io/cri-api/pkg/errors"
+
+	"berth/internal/base/event"
+	"berth/internal/base/ops"
 )
 
-// PROPERTIES 40: a verifier that hangs, crashes or cannot be run has not answered, and lets nothing
+// PROPERTIES 40, 65: a verifier that hangs, crashes or cannot be run has not answered, and lets nothing
 // in; nor does a directory that is empty, or not there, or that others may write to.
 func TestOnlyVerifiersThatAcceptLetAnImageIn(t *testing.T) {
 	target := digest.FromString("image")
@@ -63,7 +66,14 @@ func TestOnlyVerifiersThatAcceptLetAnImageIn(t *testing.T) {
 				tt.spoil(t, dir)
 			}
 			g.signedBy("verifier_dir='"+dir+"'\n", nil)
-			err := g.passed(t.Context(), target, nil)
+			list, waits := &ops.List{}, ""
+			list.Connect(ops.Config{Note: func(_ string, e event.Event) { waits += e.(event.TookLong).What }})
+			ctx, op := list.Begin(t.Context(), ops.Work{Kind: ops.Pull})
+			err := g.passed(ctx, target, nil)
+			op.End()
+			if waits == "" && what == "hangs" || waits != "" && waits != "an image verifier of "+dir {
+				t.Errorf("PROPERTIES 65: what took long is %q", waits)
+			}
 			switch {
 			case tt.want == "":
 				if err != nil {

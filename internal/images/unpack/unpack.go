@@ -28,6 +28,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/base/errkind"
+	"berth/internal/base/ops"
 	"berth/internal/images/durable"
 )
 
@@ -128,6 +129,8 @@ func slotWhile(ctx context.Context, whole <-chan struct{}) (release func(), err 
 
 // acquire waits for one turn after the other.
 func acquire(ctx context.Context, turns ...*semaphore.Weighted) (release func(), err error) {
+	_, op := ops.Begin(ctx, ops.Work{Kind: ops.Wait, What: "a slot to unpack a layer"})
+	defer op.End()
 	for n, s := range turns {
 		if err := s.Acquire(ctx, 1); err != nil {
 			for _, s := range turns[:n] {
@@ -214,6 +217,8 @@ func (a Applier) Into(ctx context.Context, desc ocispec.Descriptor, to Target, o
 	}
 	defer release()
 	defer layer.Close()
+	ctx, op := ops.Begin(ctx, ops.Work{Kind: ops.Wait, What: "the layer " + desc.Digest.String() + " to be unpacked"})
+	defer op.End()
 	r := request{
 		Descriptor: desc,
 		Target:     to,

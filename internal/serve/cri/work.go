@@ -3,8 +3,6 @@
 package cri
 
 import (
-	"strings"
-
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/base/event"
@@ -66,10 +64,7 @@ func workOf(method string, req any) ops.Work {
 		w.Of.Names.Sandbox, w.Of.Names.Container = r.GetPodSandboxId(), r.GetConfig().GetMetadata().GetName()
 		w.Of.Names.Attempt = r.GetConfig().GetMetadata().GetAttempt()
 	case *runtimeapi.ExecSyncRequest:
-		// The arguments may be secrets.
-		if cmd := r.GetCmd(); len(cmd) > 0 {
-			w.What = cmd[0][strings.LastIndexByte(cmd[0], '/')+1:]
-		}
+		w.What = ops.Program(r.GetCmd())
 	case interface{ GetPath() string }: // of an archive
 		w.Of.Image = r.GetPath()
 	}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/containerd/ttrpc"
+
+	"berth/internal/base/ops"
 )
 
 const (
@@ -48,6 +50,8 @@ func (h *health) guard(timeout time.Duration) ttrpc.UnaryClientInterceptor {
 				mostTimeouts, rest.Round(time.Second), context.DeadlineExceeded)
 		}
 		deadline, _ := ctx.Deadline() // of the plug-in, or of a caller who gives up earlier
+		ctx, op := ops.Begin(ctx, ops.Work{Kind: ops.Plugin, What: "an NRI plug-in (" + req.GetMethod() + ")"})
+		defer op.End()
 		err := invoke(ctx, req, resp)
 		h.note(err, deadline.Sub(began) >= timeout/2)
 		return err

@@ -23,6 +23,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/base/exit"
+	"berth/internal/base/ops"
 	"berth/internal/heart/pod"
 )
 
@@ -250,13 +251,23 @@ func (s *Service) relay(ctx context.Context, f func(context.Context) error) erro
 		return fmt.Errorf("%d requests wait for NRI plug-ins already: %w", maxQueued, errdefs.ErrUnavailable)
 	}
 	defer s.queued.Add(-1)
-	if err := s.turn.Acquire(ctx, 1); err != nil {
+	if err := s.await(ctx); err != nil {
 		return fmt.Errorf("wait for NRI plug-ins to answer %d earlier requests: %w", s.queued.Load(), err)
 	}
 	defer s.turn.Release(1)
 	s.evicted = nil
 	defer s.plugins.BlockPluginSync().Unblock()
 	return f(ctx)
+}
+
+// await waits until the plug-ins have answered the requests before.
+func (s *Service) await(ctx context.Context) error {
+	if s.turn.TryAcquire(1) {
+		return nil
+	}
+	_, op := ops.Begin(ctx, ops.Work{Kind: ops.Wait, What: "the NRI plug-ins to answer earlier requests"})
+	defer op.End()
+	return s.turn.Acquire(ctx, 1)
 }
 
 // SandboxRun relays RunPodSandbox. An error of a plug-in fails the call.

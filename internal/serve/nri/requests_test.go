@@ -13,6 +13,8 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 	"github.com/containerd/ttrpc"
+
+	"berth/internal/base/ops"
 )
 
 // shares is an update of the CPU shares of a container.
@@ -112,4 +114,25 @@ func TestAPluginThatAnswersAgainIsAsked(t *testing.T) {
 			t.Errorf("asked %d times after it had answered", asked)
 		}
 	})
+}
+
+// PROPERTIES 65: a plug-in that does not answer is named while it is waited for.
+func TestARequestThatHangsIsListed(t *testing.T) {
+	list := &ops.List{}
+	ctx, op := list.Begin(t.Context(), ops.Work{Kind: ops.Create})
+	defer op.End()
+	var during []ops.Operation
+	h := (&health{}).guard(time.Second)
+	if err := h(ctx, &ttrpc.Request{Method: "CreateContainer"}, nil, nil, func(context.Context, *ttrpc.Request, *ttrpc.Response) error {
+		during, _ = list.Snapshot()
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if len(during) != 2 || during[1].What != "an NRI plug-in (CreateContainer)" || during[1].PartOf != during[0].Number {
+		t.Errorf("listed is %+v", during)
+	}
+	if after, _ := list.Snapshot(); len(after) != 1 {
+		t.Errorf("listed after the answer is %+v", after)
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 
 	"berth/internal/base/event"
+	"berth/internal/base/ops"
 	"berth/internal/heart/pod"
 )
 
@@ -46,9 +47,15 @@ type Visit interface {
 }
 
 // visited carries out an access, and keeps a record of it. do returns the code of a command.
-func (s *Service) visited(ctx context.Context, a Access, c *client, do func() (int32, error)) error {
+func (s *Service) visited(ctx context.Context, a Access, c *client, do func(ctx context.Context) (int32, error)) error {
+	ctx, op := s.cfg.Ops.Part(ctx, ops.Work{
+		Kind: kinds[a.What],
+		What: ops.Program(a.Args),
+		Of:   ops.Object{ID: a.Target.ID},
+	})
+	defer op.End()
 	if s.cfg.AccessLog == nil {
-		_, err := do()
+		_, err := do(ctx)
 		return err
 	}
 	a.By = event.ClientOf(ctx)
@@ -60,8 +67,16 @@ func (s *Service) visited(ctx context.Context, a Access, c *client, do func() (i
 	c.count(a.Terminal, v, &in, &out)
 	code, err := int32(0), errors.New("it panicked")
 	defer func() { v.End(code, err, in.Load(), out.Load()) }()
-	code, err = do()
+	code, err = do(ctx)
 	return err
+}
+
+// kinds are the kinds of accesses as operations.
+var kinds = map[string]ops.Kind{
+	"exec":         ops.Exec,
+	"exec-sync":    ops.Exec,
+	"attach":       ops.Attach,
+	"port-forward": ops.Forward,
 }
 
 // count puts counters between a client and its process.

@@ -48,7 +48,7 @@ func (s *Service) Attach(ctx context.Context, id string, stdin io.Reader, stdout
 		return fmt.Errorf("attach to container %s: %w", id, err)
 	}
 	c := client{stdin, stdout, stderr, resize}
-	err = s.visited(ctx, Access{What: "attach", Target: t, Terminal: terminal}, &c, func() (int32, error) {
+	err = s.visited(ctx, Access{What: "attach", Target: t, Terminal: terminal}, &c, func(ctx context.Context) (int32, error) {
 		return 0, s.attach(ctx, t, c)
 	})
 	if err != nil {

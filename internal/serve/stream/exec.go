@@ -25,7 +25,7 @@ func (s *Service) Exec(ctx context.Context, id string, args []string, stdin io.R
 	}
 	c := client{stdin, stdout, stderr, resize}
 	var code uint32
-	err = s.visited(ctx, Access{What: "exec", Target: t, Args: args, Terminal: terminal}, &c, func() (int32, error) {
+	err = s.visited(ctx, Access{What: "exec", Target: t, Args: args, Terminal: terminal}, &c, func(ctx context.Context) (int32, error) {
 		code, err = s.exec(ctx, t, args, c, terminal)
 		return int32(code), err
 	})

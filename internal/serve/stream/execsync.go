@@ -56,7 +56,7 @@ func (s *Service) ExecSync(ctx context.Context, id string, args []string, timeou
 		return Result{}, fmt.Errorf("exec in container %s: %w", id, err)
 	}
 	var r Result
-	err = s.visited(ctx, Access{What: "exec-sync", Target: t, Args: args, Timeout: timeout}, &client{}, func() (int32, error) {
+	err = s.visited(ctx, Access{What: "exec-sync", Target: t, Args: args, Timeout: timeout}, &client{}, func(ctx context.Context) (int32, error) {
 		r, err = s.execSync(ctx, t, args)
 		return r.Code, err
 	})

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"berth/internal/base/ops"
 )
 
 func TestExecSyncReturnsOutputAndCode(t *testing.T) {
@@ -86,8 +88,16 @@ func TestExecSyncReturnsWhenAShimDoesNotEvenMakeTheProcess(t *testing.T) {
 		w := newWorld(t)
 		w.hang(true)
 		began := time.Now()
-		if _, err := w.service.ExecSync(t.Context(), "c1", []string{"ls"}, time.Second); !errors.Is(err, context.DeadlineExceeded) {
+		said := ""
+		time.AfterFunc(time.Second/2, func() { // PROPERTIES 65
+			all, _ := w.service.cfg.Ops.Snapshot()
+			said = strings.Join(ops.Sentences(all, ops.Object{ID: "c1"}, time.Now()), " ")
+		})
+		if _, err := w.service.ExecSync(t.Context(), "c1", []string{"/bin/ls", "secret"}, time.Second); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
+		}
+		if want := "It runs the command ls: the shim (Exec) has not answered for 1 s; it is given up in 1 s."; said != want {
+			t.Errorf("half a second later it was said: %s", said)
 		}
 		if took := time.Since(began); took > 2*time.Second {
 			t.Errorf("it took %s", took)

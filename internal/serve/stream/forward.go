@@ -32,7 +32,7 @@ func (s *Service) PortForward(ctx context.Context, id string, port int32, stream
 	t, err := s.sandbox(id)
 	if err == nil {
 		c := client{stdin: stream, stdout: stream}
-		err = s.visited(ctx, Access{What: "port-forward", Target: t, Port: port}, &c, func() (int32, error) {
+		err = s.visited(ctx, Access{What: "port-forward", Target: t, Port: port}, &c, func(ctx context.Context) (int32, error) {
 			return 0, s.forward(ctx, t, port, both{c.stdin, c.stdout})
 		})
 	}

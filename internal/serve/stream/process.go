@@ -18,6 +18,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/base/budget"
+	"berth/internal/base/ops"
 	"berth/internal/base/retry"
 	"berth/internal/heart/pod"
 )
@@ -127,6 +128,8 @@ func (s *Service) start(ctx context.Context, t pod.Target, c command) (*process,
 	r := p.pipes.request()
 	r.Process = what
 	go p.run(r)
+	_, op := ops.Begin(ctx, ops.Work{Kind: ops.Shim, What: "the shim (Exec)"})
+	defer op.End()
 	select {
 	case <-p.started:
 		err = p.startErr

@@ -15,6 +15,7 @@ import (
 
 	"berth/internal/base/budget"
 	"berth/internal/base/execproc"
+	"berth/internal/base/ops"
 	"berth/internal/heart/pod"
 )
 
@@ -64,6 +65,8 @@ type Config struct {
 	Logger *slog.Logger
 	// AccessLog may be nil: no record is kept.
 	AccessLog AccessLog
+	// Ops lists the sessions; nil: a list that nothing else knows.
+	Ops *ops.List
 }
 
 // Service runs commands in containers. Its methods may be called from any goroutine. Processes that
@@ -104,6 +107,9 @@ func New(cfg Config) (*Service, error) {
 }
 
 func newService(cfg Config, of shares) *Service {
+	if cfg.Ops == nil {
+		cfg.Ops = &ops.List{}
+	}
 	s := &Service{
 		cfg:      cfg,
 		pipes:    openFIFOs,

@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/base/budget"
+	"berth/internal/base/ops"
 )
 
 const (
@@ -79,6 +80,8 @@ func (s *Server) issue(kind string, of *budget.Budget, pod string, serve func(o 
 func (s *Server) issueWithin(ctx context.Context, pod string, serve func(o *offer) http.HandlerFunc) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, roomTime)
 	defer cancel()
+	var op *ops.Op
+	defer func() { op.End() }()
 	for {
 		s.mu.Lock()
 		if s.mu.room == nil {
@@ -89,6 +92,9 @@ func (s *Server) issueWithin(ctx context.Context, pod string, serve func(o *offe
 		at, err := s.issue("portforward", s.service.forwards, pod, serve)
 		if !errdefs.IsResourceExhausted(err) {
 			return at, err
+		}
+		if op == nil {
+			_, op = ops.Begin(ctx, ops.Work{Kind: ops.Wait, What: "room for another port-forward", Then: "the call ends with the reason"})
 		}
 		select {
 		case <-ctx.Done():
