@@ -18,7 +18,7 @@ import (
 	"berth/internal/base/ops"
 )
 
-// PROPERTIES 40, 65: a verifier that hangs, crashes or cannot be run has not answered, and lets nothing
+// PROPERTIES 40 and 65: a verifier that hangs, crashes or cannot be run has not answered, and lets nothing
 // in; nor does a directory that is empty, or not there, or that others may write to.
 func TestOnlyVerifiersThatAcceptLetAnImageIn(t *testing.T) {
 	target := digest.FromString("image")
