@@ -74,7 +74,7 @@ type plugins struct {
 	log    *slog.Logger
 	// programs is a directory in which plug-ins look for programs first; "" for none.
 	programs string
-	list   *ops.List
+	list     *ops.List
 }
 
 // FindInPath returns the path of a plug-in's file.
