@@ -21,6 +21,7 @@ var boundless = map[string]string{
 	"makeParts":    "the plug-ins and the shim are asked with the context of the call",
 	"drain":        "a drain has its timeout",
 	"makeHostPath": "the event was begun, and takes no time",
+	"endAll":       "each stop has the context of the shutdown, which has a deadline",
 	"stopPod":      "each stop has the context of the call",
 	"release":      "what goes on beside it has the context of the attempt",
 	"changeAfter":  "the commit of a lane or an operation before it; a call has changeFor",

@@ -80,7 +80,10 @@ func (d *daemon) run(ctx context.Context, changes <-chan config.Config, ready fu
 	eg, below := errgroup.WithContext(below)
 	stop, cancel := context.WithCancel(below)
 	defer cancel()
-	defer context.AfterFunc(ctx, cancel)()
+	defer context.AfterFunc(ctx, func() {
+		d.endContainers(below)
+		cancel()
+	})()
 
 	g := &group{eg, crash(d.log)}
 	for _, p := range d.parts(changes) {

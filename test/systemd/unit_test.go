@@ -4,6 +4,7 @@ package systemd
 
 import (
 	"encoding/json"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -178,6 +179,34 @@ func TestAStopLeavesPodsRunning(t *testing.T) {
 		t.Errorf("%v %v", st, err)
 	}
 	h.stored(4)
+}
+
+// PROPERTIES 68: systemd is shutting the machine down. berth, which it ends before the containers,
+// ends them itself, and their codes are on record. Here a program stands for systemctl that answers
+// as it does then: the machine has other tests to run.
+func TestAShutdownOfTheMachineHasTheCodesOfItsContainers(t *testing.T) {
+	const bin = "/run/berth-test"
+	if err := os.MkdirAll(bin, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(bin) })
+	if err := os.WriteFile(bin+"/systemctl", []byte("#!/bin/sh\necho stopping\nexit 1\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	h := start(t, "", "[Service]\nEnvironment=PATH="+bin+":/usr/local/libexec/berth:/usr/sbin:/usr/bin:/sbin:/bin\n")
+	_, id := h.waits()
+	h.systemctl("stop", "berth")
+	if state := h.property("berth", "ActiveState") + " " + h.property("berth", "Result"); state != "inactive success" {
+		t.Errorf("the stopped unit is %s", state)
+	}
+	if err := os.Remove(bin + "/systemctl"); err != nil {
+		t.Fatal(err)
+	}
+	h.systemctl("start", "berth")
+	node.ExpectExit(t, h.measured(id), 42, "Error")
+	if text := h.run("berth", "why", id); !strings.Contains(text, "The machine was shut down") {
+		t.Errorf("why: %s", text)
+	}
 }
 
 // PROPERTIES 5: berth and the shim are both killed, and the container ends with 42 while berth is

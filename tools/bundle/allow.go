@@ -53,8 +53,10 @@ func allowLife(e event.Event) event.Event {
 		return event.CheckpointLeft{Err: cause(e.Err)}
 	case event.StartTakenBack:
 		return e
+	case event.TookLong:
+		return event.TookLong{What: term(e.What), By: clientOf(e.By), Took: e.Took}
 	case event.StopRequested:
-		return event.StopRequested{By: clientOf(e.By), Pod: e.Pod, Timeout: e.Timeout}
+		return event.StopRequested{By: clientOf(e.By), Pod: e.Pod, Shutdown: e.Shutdown, Timeout: e.Timeout}
 	case event.RemovalRequested:
 		return event.RemovalRequested{By: clientOf(e.By)}
 	case event.StopSignalLost:
@@ -195,7 +197,7 @@ func allowRest(e event.Event) event.Event {
 	case event.OutputMayMiss:
 		return event.OutputMayMiss{Stream: term(e.Stream)}
 	case event.LoggerKilled, event.LoggerReplaced, event.LoggerReplacedLate, event.LogDeleted, event.OOMScoreKept, event.HostPortsRestored,
-		event.PodResourcesRecorded, event.BerthStopped:
+		event.PodResourcesRecorded, event.BerthStopped, event.MachineShutDown:
 		return e
 	case event.LoggerNotReplaced:
 		return event.LoggerNotReplaced{Err: cause(e.Err)}

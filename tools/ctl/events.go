@@ -25,7 +25,7 @@ var turns = []string{
 	"ExitSettled", "ExitCorrected", "CodesDiffer", "ExitRecalled", "ContainerCrashed", "OOMKillSurvived", "ShimDied",
 	"RemovalRequested", "Removed",
 	"ImagePulled", "ImageNotPulled", "ImageRefused", "AccessBegan", "AccessRefused",
-	"BerthStarted", "BerthStopped", "ContainerdLost", "EntriesLost",
+	"BerthStarted", "BerthStopped", "MachineShutDown", "ContainerdLost", "EntriesLost",
 }
 
 func (a *app) eventsCommand() *cobra.Command {

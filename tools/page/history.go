@@ -265,6 +265,9 @@ func (h *History) node(m *Model) {
 			case event.AfterReboot:
 				mark.Kind = Rebooted
 				mark.Text = "the machine was rebooted, or lost its power"
+			case event.AfterShutdown:
+				mark.Kind = Rebooted
+				mark.Text = "the machine was shut down"
 			case event.AfterKill:
 				mark.Kind = BerthKilled
 				mark.Text = "berth was killed or crashed, and started again"

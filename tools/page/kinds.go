@@ -56,6 +56,7 @@ var weights = map[string]weight{
 	"ImageRefused":     grave,
 	"BerthStarted":     grave,
 	"BerthStopped":     grave,
+	"MachineShutDown":  grave,
 	"EntriesLost":      grave,
 	"HistoryUnread":    grave,
 	"AttemptPanicked":  grave,

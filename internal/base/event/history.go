@@ -21,6 +21,8 @@ const (
 	AfterStop   = "a stop"
 	AfterKill   = "a kill or a crash of berth"
 	AfterReboot = "a reboot of the node"
+	// AfterShutdown is a reboot before which berth ended the containers.
+	AfterShutdown = "a shutdown of the node"
 )
 
 func (e BerthStarted) line() Line {
@@ -35,6 +37,16 @@ func (e BerthStarted) line() Line {
 type BerthStopped struct{}
 
 func (BerthStopped) line() Line { return info(Berth, "berth stopped") }
+
+// MachineShutDown reports that the machine is being shut down, and that berth ends its containers.
+type MachineShutDown struct {
+	// Running is the number of containers that run.
+	Running int `json:"running"`
+}
+
+func (e MachineShutDown) line() Line {
+	return info(Berth, "the machine is being shut down, containers are ended in their grace periods", slog.Int("running", e.Running))
+}
 
 // Crash is one unrequested end of a container, with the observations about it.
 type Crash struct {

@@ -113,6 +113,7 @@ var kinds = []Event{
 	// history.go
 	BerthStarted{},
 	BerthStopped{},
+	MachineShutDown{},
 	ContainerCrashed{},
 	ExitRecalled{},
 	EntriesLost{},

@@ -163,6 +163,8 @@ type StopRequested struct {
 	By Client `json:"by,omitzero"`
 	// Pod is set if it is stopped as a part of its pod.
 	Pod bool `json:"pod,omitempty"`
+	// Shutdown is set if the machine is being shut down.
+	Shutdown bool `json:"shutdown,omitempty"`
 	// Timeout is how long it has between the stop signal and SIGKILL.
 	Timeout time.Duration `json:"timeout"`
 }
@@ -171,6 +173,9 @@ func (e StopRequested) line() Line {
 	attrs := []slog.Attr{slog.Duration("timeout", e.Timeout)}
 	if e.Pod {
 		attrs = append(attrs, slog.Bool("pod", true))
+	}
+	if e.Shutdown {
+		attrs = append(attrs, slog.Bool("shutdown", true))
 	}
 	return info(Call, "stop requested", e.By.attrs(attrs...)...)
 }

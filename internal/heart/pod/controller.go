@@ -91,6 +91,9 @@ func (c *Controller) runPodSandbox(ctx context.Context, config *runtimeapi.PodSa
 ) (string, error) {
 	h, err := c.handler(handlerName)
 	if err == nil {
+		err = c.stopper.refusesNew()
+	}
+	if err == nil {
 		err = spec.CheckSandbox(config)
 	}
 	if err == nil {
@@ -173,6 +176,9 @@ func (c *Controller) CreateContainer(ctx context.Context, podID string, config *
 	}
 	err = p.mustBeReady()
 	if err == nil {
+		err = c.stopper.refusesNew()
+	}
+	if err == nil {
 		err = spec.CheckContainer(config)
 	}
 	if err == nil {
@@ -198,6 +204,9 @@ func (c *Controller) StartContainer(ctx context.Context, id string) error {
 	if err != nil {
 		return fmt.Errorf("start container: %w", err)
 	}
+	if err := c.stopper.refusesNew(); err != nil {
+		return fmt.Errorf("start container %s: %w", u.id, err)
+	}
 	if err := c.starter.run(ctx, u); err != nil {
 		return fmt.Errorf("start container %s: %w", u.id, err)
 	}
@@ -218,6 +227,11 @@ func (c *Controller) StopContainer(ctx context.Context, id string, timeout time.
 	}
 	return c.stopper.stop(ctx, u, timeout)
 }
+
+// ShutDown ends every container because the machine is being shut down, all at once and each in its
+// grace period, and returns once their exits are settled. From then on nothing is made or started.
+// ctx needs a deadline, before which the last ones are killed.
+func (c *Controller) ShutDown(ctx context.Context) error { return c.stopper.endAll(ctx, c.units) }
 
 // RemoveContainer removes a container, killing it first if it runs, and waits within ctx until
 // everything was given back. If ctx ends first, the error names the pending step; the removal is on

@@ -8,7 +8,7 @@
 // Each request of a client is a method of [Controller], in controller.go and query.go. It works on
 // one [unit], a sandbox or a container, and commits each step before the next effect outside:
 //
-//	run.go create.go start.go update.go stop.go remove.go
+//	run.go create.go start.go update.go stop.go remove.go shutdown.go
 //
 // Work that berth begins by itself starts with a fact from any witness, or with a comparison of the
 // records with the outside, and goes down the lane of the unit:

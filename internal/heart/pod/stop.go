@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -31,6 +32,7 @@ type stopper struct {
 	lanes       *lanes
 	orphans     *orphans
 	obs         Observer
+	shutDown    atomic.Bool // the machine is being shut down
 }
 
 // stopPod ends every process of the pod of a sandbox, and waits within a bound until its network
@@ -79,9 +81,10 @@ func (s *stopper) stop(ctx context.Context, u *unit, timeout time.Duration) erro
 		return s.stopUnstarted(ctx, u, timeout)
 	}
 	s.obs.Note(u.id, event.StopRequested{
-		By:      event.ClientOf(ctx),
-		Pod:     u.pod.now().Stopping,
-		Timeout: timeout,
+		By:       event.ClientOf(ctx),
+		Pod:      u.pod.now().Stopping,
+		Shutdown: s.shutDown.Load(),
+		Timeout:  timeout,
 	})
 	ctx, op := ops.Begin(ctx, ops.Work{Kind: ops.Stop, Of: u.object()})
 	defer op.End()

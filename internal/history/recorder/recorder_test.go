@@ -254,6 +254,9 @@ func TestHistorySurvivesAKill(t *testing.T) {
 		for _, tt := range []struct{ boot, want string }{
 			{"boot 1", "after=" + event.AfterKill},
 			{"boot 2", "after=" + event.AfterReboot},
+			// PROPERTIES 68
+			{"boot 3", "after=" + event.AfterShutdown},
+			{"boot 4", "after=" + event.AfterReboot},
 		} {
 			r, kill = start(t, Config{Dir: dir, Boot: tt.boot})
 			synctest.Wait()
@@ -268,6 +271,9 @@ func TestHistorySurvivesAKill(t *testing.T) {
 				if a.Entries[i].Number == a.Entries[i-1].Number {
 					t.Errorf("number %d is there twice", a.Entries[i].Number)
 				}
+			}
+			if tt.boot == "boot 2" {
+				r.add("", event.MachineShutDown{})
 			}
 			time.Sleep(time.Second)
 			kill()

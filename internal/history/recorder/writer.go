@@ -280,7 +280,9 @@ type past struct {
 	index   *index
 	started event.BerthStarted // the last time
 	stopped bool               // and it has ended well
-	said    map[string]bool    // the files that were said to be unreadable
+	// shutDown is set if the machine was shut down after that.
+	shutDown bool
+	said     map[string]bool // the files that were said to be unreadable
 }
 
 // note takes note of an entry, and returns its instant.
@@ -296,7 +298,9 @@ func (p *past) note(number uint64, payload []byte) time.Time {
 	p.index.note(h, number, n.Event)
 	switch e := n.Event.(type) {
 	case event.BerthStarted:
-		p.started, p.stopped = e, false
+		p.started, p.stopped, p.shutDown = e, false, false
+	case event.MachineShutDown:
+		p.shutDown = true
 	case event.BerthStopped:
 		p.stopped = true
 	case event.HistoryUnread:
@@ -310,6 +314,8 @@ func (p *past) after(boot string) string {
 	switch {
 	case p.started.Boot == "":
 		return ""
+	case p.started.Boot != boot && p.shutDown:
+		return event.AfterShutdown
 	case p.started.Boot != boot:
 		return event.AfterReboot
 	case p.stopped:
@@ -331,7 +337,7 @@ func peek(payload []byte) (n event.Entry, of event.Names, ok bool) {
 	}
 	switch head.Kind {
 	case "StopRequested", "ExitSettled", "ExitCorrected", "ExitRecalled", "ContainerCrashed",
-		"BerthStarted", "BerthStopped", "HistoryUnread":
+		"BerthStarted", "BerthStopped", "MachineShutDown", "HistoryUnread":
 		_ = n.UnmarshalJSON(p.Entry) // one of a newer berth has no event
 	}
 	n.At, n.ID = head.At, head.ID

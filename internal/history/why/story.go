@@ -18,6 +18,7 @@ type story struct {
 	crashes    map[string]event.ContainerCrashed
 	failures   map[string]int        // creations of a container that have failed, by its name
 	reboots    []time.Time           // the first start of berth after each
+	shutdowns  []time.Time           // when berth was told that the machine is shut down
 	ended      map[string]event.Exit // by ID: ends that are not on record yet
 
 	ready        time.Time // the latest sandbox was
@@ -107,8 +108,11 @@ func tell(found recorder.Answer) *story {
 
 // noteNode takes note of what happened to the node. A pull that was for no pod explains none.
 func (s *story) noteNode(n recorder.Entry) {
-	if e, ok := n.Event.(event.BerthStarted); ok && e.After == event.AfterReboot {
+	if e, ok := n.Event.(event.BerthStarted); ok && (e.After == event.AfterReboot || e.After == event.AfterShutdown) {
 		s.reboots = append(s.reboots, n.At)
+	}
+	if _, ok := n.Event.(event.MachineShutDown); ok {
+		s.shutdowns = append(s.shutdowns, n.At)
 	}
 }
 
@@ -203,6 +207,14 @@ func (l *life) lastStop() (stopAsked, bool) {
 
 // rebootedAfter reports whether the node was rebooted between the start of a container and its end,
 // as far as anybody knows that.
+// shutDownAround reports whether the machine was being shut down when a container ended without a
+// request. systemd stops the units beside each other, so that berth may hear of it later than the
+// processes do, by the time that a kubelet takes to end.
+func (s *story) shutDownAround(ended time.Time) bool {
+	const apart = 2 * time.Minute
+	return slices.ContainsFunc(s.shutdowns, func(at time.Time) bool { return at.Sub(ended).Abs() < apart })
+}
+
 func (l *life) rebootedAfter(reboots []time.Time) bool {
 	began := cmp.Or(l.running, l.created, l.first)
 	return slices.ContainsFunc(reboots, began.Before)

@@ -33,6 +33,7 @@ const (
 	Stopped         Cause = "stopped"           // alone, while its pod goes on
 	PodStopped      Cause = "pod-stopped"       // with its pod
 	StoppedByClient Cause = "stopped-by-client" // by a client that is not the kubelet
+	ShutDown        Cause = "shut-down"         // the machine was
 	ShimKilled      Cause = "shim-killed"
 	LoggerKilled    Cause = "logger-killed" // nobody could read what it wrote
 	Rebooted        Cause = "rebooted"
@@ -319,6 +320,9 @@ func (s *story) end(l *life, now time.Time) Answer {
 	}
 	a.What = fmt.Sprintf("%s (attempt %d) ended %s with %s.", a.Of, l.names.Attempt, ago(e.Ended, now), code)
 	a.Cause, a.Why, a.weight = s.cause(l, now)
+	if (a.Cause == Signalled || a.Cause == Failed || a.Cause == Completed) && s.shutDownAround(e.Ended) {
+		a.Why += " The machine was being shut down at that time, for which systemd ends processes."
+	}
 	if c, ok := s.crashes[l.id]; ok && a.weight == broken {
 		a.Wrote = c.Last.Log
 		if c.Last.Memory > 0 && e.OOM {
@@ -384,6 +388,9 @@ func (s *story) stop(l *life, stop stopAsked, sig int, now time.Time) (Cause, st
 		cause, who = StoppedByClient, "Somebody, with "+stop.By.String()+","
 	}
 	why := fmt.Sprintf("%s stopped %s %s.%s", who, what, ago(stop.at, now), hint)
+	if stop.Shutdown {
+		cause, why = ShutDown, fmt.Sprintf("The machine was shut down %s, and this container was stopped before.", ago(stop.at, now))
+	}
 	took := l.exit.Ended.Sub(stop.at)
 	if sig == int(unix.SIGKILL) && stop.Timeout > 0 && took >= stop.Timeout {
 		why += fmt.Sprintf(" It did not end within its %s, and was killed.", stop.Timeout)

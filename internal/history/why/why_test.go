@@ -191,6 +191,17 @@ func TestTheWordsOfEachCause(t *testing.T) {
 			default/web/app (attempt 0) ended 10s ago with code 137, Error.
 			A client of CRI stopped the whole pod 11s ago.
 			Now: it does not run; whether it is started again is the kubelet's to decide`},
+		// PROPERTIES 68
+		{"the machine is shut down", history().runs("c1").add("", event.MachineShutDown{Running: 1}).
+			add("c1", event.StopRequested{Shutdown: true, Timeout: time.Minute}).ends("c1", code(7)), ShutDown, `
+			default/web/app (attempt 0) ended 10s ago with code 7, Error.
+			The machine was shut down 11s ago, and this container was stopped before.
+			Now: it does not run; whether it is started again is the kubelet's to decide`},
+		{"systemd ends it before berth is told of the shutdown", history().runs("c1").ends("c1", code(143)).
+			add("", event.MachineShutDown{}), Signalled, `
+			default/web/app (attempt 0) ended 11s ago with code 143, Error.
+			SIGTERM ended it. berth did not send it and nobody asked for a stop: it came from within the pod, or from a process of the node. The machine was being shut down at that time, for which systemd ends processes.
+			Now: it does not run; whether it is started again is the kubelet's to decide`},
 		{"the node was rebooted", history().runs("c1").add("", event.BerthStarted{After: event.AfterReboot}).
 			ends("c1", exit.Fact{Origin: exit.Audit}), Rebooted, `
 			default/web/app (attempt 0) ended 10s ago with a code that nobody knows.
