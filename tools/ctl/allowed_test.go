@@ -68,8 +68,8 @@ action = "deny"
 	}
 	says(t, "what is for no pod", out, "refused", "rest", "it denies the image", "allowed if signed", "signed", "/opt/verifiers", "by its digest alone")
 	out, err = offline(t, "images", "allowed", "--file", file, "-o", "json", "busybox:1")
-	var list []verdict
-	if ExitCode(err) != exitRefused || json.Unmarshal([]byte(out), &list) != nil || len(list) != 1 || list[0].Allowed || list[0].Rule != "rest" {
+	var doc struct{ Items []verdict }
+	if ExitCode(err) != exitRefused || json.Unmarshal([]byte(out), &doc) != nil || len(doc.Items) != 1 || doc.Items[0].Allowed || doc.Items[0].Rule != "rest" {
 		t.Errorf("%v\n%s", err, out)
 	}
 	out, err = offline(t, "images", "allowed", "--file", file)

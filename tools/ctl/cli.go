@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"reflect"
 	"strings"
 	"syscall"
 	"text/tabwriter"
@@ -94,7 +95,7 @@ func (a *app) root() *cobra.Command {
 	}
 	endpoint := cmp.Or(os.Getenv("BERTH_ENDPOINT"), usersEndpoint(), defaultEndpoint)
 	root.PersistentFlags().StringVarP(&a.endpoint, "endpoint", "r", endpoint, "socket of the service: unix:///PATH or PATH (environment: BERTH_ENDPOINT)")
-	root.PersistentFlags().StringVarP(&a.output, "output", "o", "table", "table, json or yaml")
+	root.PersistentFlags().StringVarP(&a.output, "output", "o", "table", "table, wide, name, json or yaml; wide and name are for lists")
 	root.PersistentFlags().StringVar(&a.streamCA, "stream-ca", os.Getenv("BERTH_STREAM_CA"),
 		"PEM file of the authority that signed the certificate of the streaming server (environment: BERTH_STREAM_CA)")
 	root.AddCommand(
@@ -138,7 +139,7 @@ func (a *app) root() *cobra.Command {
 		a.doctorCommand(),
 		manCommand(),
 	)
-	_ = root.RegisterFlagCompletionFunc("output", oneOf([]string{"table", "json", "yaml"}))
+	_ = root.RegisterFlagCompletionFunc("output", oneOf([]string{"table", "wide", "name", "json", "yaml"}))
 	everyCommand(root, func(c *cobra.Command) {
 		switch {
 		case c.ValidArgsFunction != nil:
@@ -168,24 +169,24 @@ func (a *app) client(cmd *cobra.Command, f func(ctx context.Context, c *client.C
 // print writes v as JSON or YAML, or calls table, as the person asked.
 func (a *app) print(w io.Writer, v any, table func(w *tabwriter.Writer)) error {
 	switch a.output {
-	case "table":
+	case "table", "wide":
 		tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 		table(tw)
 		return tw.Flush()
 	case "json", "yaml":
-		b, err := marshal(v)
+		b, err := marshal(shaped(v))
 		if err != nil {
 			return err
 		}
 		return a.document(w, json.RawMessage(b))
 	default:
-		return fmt.Errorf("--output %q is not table, json or yaml", a.output)
+		return fmt.Errorf("--output %q is not table, wide, name, json or yaml, or not for this command", a.output)
 	}
 }
 
 // marshal writes indented JSON.
 func marshal(v any) ([]byte, error) {
-	if m, ok := v.(proto.Message); ok {
+	if m, ok := v.(proto.Message); ok && reflect.TypeOf(v) != reflect.TypeFor[items]() {
 		v = document{m}
 	}
 	return json.MarshalIndent(v, "", "  ")

@@ -72,14 +72,32 @@ func services() *fake {
 func TestListsForPeople(t *testing.T) {
 	at := serveFake(t, services())
 	out, _ := berth(t, at, "ps")
-	says(t, "ps", out, "bbb222", "nginx", "default/web", "RUNNING", "2h ago", "busybox:1")
+	says(t, "ps", out, "bbb222", "nginx", "default/web", "RUNNING", "2h")
 	if strings.Contains(out, "bbc333") {
 		t.Errorf("ps lists what is not running:\n%s", out)
 	}
 	out, _ = berth(t, at, "ps", "-a")
 	says(t, "ps -a", out, "bbc333", "EXITED", "137 OOMKilled")
 	out, _ = berth(t, at, "pods")
-	says(t, "pods", out, "aaa111", "READY", "3m ago", "10.88.0.9", "runc")
+	says(t, "pods", out, "aaa111", "READY", "3m", "10.88.0.9")
+	out, _ = berth(t, at, "ps", "-o", "wide")
+	says(t, "ps -o wide", out, "busybox:1", "aaa111")
+	out, _ = berth(t, at, "pods", "-o", "wide", "-A", "--no-trunc")
+	says(t, "pods -o wide", out, "runc", "CREATED")
+	for _, tt := range []struct{ args, want string }{
+		{"ps -q", "bbb222\n"},
+		{"ps -o name", "default/web/nginx\n"},
+		{"pods -q --state ready -n default", "aaa111\naab222\n"},
+		{"pods -o name -n default", "default/web\ndefault/db\n"},
+		{"images -q", "sha256:0123456789abcdef\nsha256:fedcba\n"},
+		{"images -o name", "busybox:1\nx@sha256:1\n"},
+	} {
+		if out, problem := berth(t, at, strings.Fields(tt.args)...); out != tt.want || problem != "" {
+			t.Errorf("berth %s: %q, want %q %s", tt.args, out, tt.want, problem)
+		}
+	}
+	_, problem := berth(t, at, "ps", "-A", "-n", "default")
+	says(t, "both", problem, "all-namespaces")
 	out, _ = berth(t, at, "images")
 	says(t, "images", out, "busybox:1", "5120 KiB", "x@sha256:1")
 	out, _ = berth(t, at, "status")
@@ -109,7 +127,7 @@ func TestListsForPrograms(t *testing.T) {
 		}
 	}
 	_, problem := berth(t, at, "ps", "-o", "xml")
-	says(t, "-o xml", problem, `"xml"`, "table, json or yaml")
+	says(t, "-o xml", problem, `"xml"`, "table, wide, name, json or yaml")
 }
 
 func TestNames(t *testing.T) {

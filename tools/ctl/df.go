@@ -27,7 +27,7 @@ func (a *app) dfCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.print(cmd.OutOrStdout(), d, func(w *tabwriter.Writer) {
+			return a.print(cmd.OutOrStdout(), items{document{d}, "shares"}, func(w *tabwriter.Writer) {
 				fmt.Fprintln(w, "WHAT\tCOUNT\tSIZE\tRECLAIMABLE\tWHAT IT IS")
 				for _, s := range d.GetShares() {
 					took := amount(s.GetBytes())

@@ -6,12 +6,73 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
+
+	berthv1 "berth/api/berth/v1"
 	"berth/internal/base/config"
 )
+
+// docs/api.md has the fields of each list, and those that may be absent.
+func TestTheFieldsOfListsAreDocumented(t *testing.T) {
+	b, err := os.ReadFile("../../docs/api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := map[string]string{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z ]+)` \\| ([^|]+) \\|$").FindAllStringSubmatch(string(b), -1) {
+		documented[m[1]] = m[2]
+	}
+	for name, row := range map[string]any{
+		"ps":             containerRow{},
+		"pods":           podRow{},
+		"stats":          usageRow{},
+		"images":         &berthv1.Image{},
+		"images prune":   &berthv1.PrunedImage{},
+		"images allowed": verdict{},
+		"pulls":          &berthv1.Transfer{},
+		"df":             &berthv1.Share{},
+		"timeline":       &berthv1.Entry{},
+		"debug lanes":    &berthv1.Lane{},
+	} {
+		if want := strings.Join(fieldsOf(row), ", "); documented[name] != want {
+			t.Errorf("docs/api.md has for %s\n%s\nand its fields are\n%s", name, documented[name], want)
+		}
+		delete(documented, name)
+	}
+	if len(documented) > 0 {
+		t.Errorf("no list has the fields %v", documented)
+	}
+}
+
+// fieldsOf returns the names of fields in JSON, with ? for one that may be absent.
+func fieldsOf(row any) (names []string) {
+	if m, ok := row.(proto.Message); ok {
+		fields := m.ProtoReflect().Descriptor().Fields()
+		for i := range fields.Len() {
+			name := fields.Get(i).JSONName()
+			if fields.Get(i).Message() != nil && !fields.Get(i).IsList() {
+				name += "?"
+			}
+			names = append(names, name)
+		}
+		return names
+	}
+	for _, f := range reflect.VisibleFields(reflect.TypeOf(row)) {
+		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if strings.HasPrefix(options, "omit") {
+			name += "?"
+		}
+		if name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
 
 // Every command, flag and setting that a document names exists.
 func TestDocumentsNameWhatExists(t *testing.T) {

@@ -4,7 +4,6 @@ package ctl
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -42,33 +41,4 @@ func (e ends) state(id string, state fmt.Stringer) string {
 
 func (e ends) runs(ct *runtimeapi.Container) bool {
 	return e.state(ct.GetId(), ct.GetState()) == "RUNNING"
-}
-
-// text describes the end of a container that has ended.
-func (e ends) text(id string) string {
-	x := e[id]
-	if !x.GetMeasured() {
-		return "not on record yet"
-	}
-	return fmt.Sprintf("%d, %s, not on record yet", x.GetCode(), age(x.GetEnded().AsTime().UnixNano()))
-}
-
-// container is a container for programs, as CRI has it, with its end if that is not on record yet.
-type container struct {
-	*runtimeapi.Container
-	ended *berthv1.Exit
-}
-
-// MarshalJSON writes the container of CRI's with its end beside it.
-func (c container) MarshalJSON() ([]byte, error) {
-	b, err := marshal(c.Container)
-	if err != nil || c.ended == nil {
-		return b, err
-	}
-	all := map[string]any{}
-	if err := json.Unmarshal(b, &all); err != nil {
-		return nil, err
-	}
-	all["ended"] = document{c.ended}
-	return json.Marshal(all)
 }

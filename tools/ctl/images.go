@@ -31,7 +31,19 @@ func (a *app) imagesCommand() *cobra.Command {
 			"others, and FREES what its removal gives back. An artifact is not run, but mounted by containers as a volume, and from a checkpoint a container is restored. A pinned image is left by the kubelet's garbage collection and by prune.",
 		Args: cobra.NoArgs,
 	}
+	var quiet, whole bool
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print IDs alone, whole ones")
+	cmd.Flags().BoolVar(&whole, "no-trunc", false, "print whole IDs, and all users")
+	cmd.Flags().BoolP("all", "a", false, "all images are listed also without it")
+	_ = cmd.Flags().MarkHidden("all") // the habit of docker and podman
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		id, users := short, few
+		if whole || a.output == "wide" {
+			users = func(all []string) string { return cmp.Or(strings.Join(all, ", "), "-") }
+		}
+		if whole {
+			id = func(id string) string { return id }
+		}
 		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
 			resp, err := c.Node.Images(ctx, &berthv1.ImagesRequest{})
 			if client.IsUnimplemented(err) {
@@ -40,12 +52,24 @@ func (a *app) imagesCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.print(cmd.OutOrStdout(), resp, func(w *tabwriter.Writer) {
+			switch {
+			case quiet:
+				for _, i := range resp.GetImages() {
+					fmt.Fprintln(cmd.OutOrStdout(), i.GetId())
+				}
+				return nil
+			case a.output == "name":
+				for _, i := range resp.GetImages() {
+					fmt.Fprintln(cmd.OutOrStdout(), strings.Join(names(i.GetRepoTags(), append(i.GetRepoDigests(), i.GetId())), "\n"))
+				}
+				return nil
+			}
+			return a.print(cmd.OutOrStdout(), items{document{resp}, "images"}, func(w *tabwriter.Writer) {
 				fmt.Fprintln(w, "IMAGE\tNAME\tKIND\tSIZE\tDISK\tFREES\tAGE\tPINNED\tUSED BY")
 				for _, i := range resp.GetImages() {
 					for _, n := range names(i.GetRepoTags(), i.GetRepoDigests()) {
 						fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
-							short(i.GetId()),
+							id(i.GetId()),
 							n,
 							kind(i),
 							size(i.GetSize()),
@@ -53,7 +77,7 @@ func (a *app) imagesCommand() *cobra.Command {
 							amount(i.GetFrees()),
 							age(i.GetCreated().AsTime().UnixNano()),
 							cmp.Or(strings.Join(i.GetPins(), ", "), "-"),
-							few(i.GetUsers()))
+							users(i.GetUsers()))
 					}
 				}
 			})
@@ -69,7 +93,7 @@ func (a *app) plainImages(ctx context.Context, cmd *cobra.Command, c *client.Cli
 	if err != nil {
 		return err
 	}
-	return a.print(cmd.OutOrStdout(), list, func(w *tabwriter.Writer) {
+	return a.print(cmd.OutOrStdout(), items{document{list}, "images"}, func(w *tabwriter.Writer) {
 		fmt.Fprintln(w, "IMAGE\tNAME\tSIZE")
 		for _, i := range list.GetImages() {
 			for _, n := range names(i.GetRepoTags(), i.GetRepoDigests()) {
@@ -214,7 +238,7 @@ func (a *app) imagesPruneCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			err = a.print(cmd.OutOrStdout(), p, func(w *tabwriter.Writer) {
+			err = a.print(cmd.OutOrStdout(), items{document{p}, "images"}, func(w *tabwriter.Writer) {
 				fmt.Fprintln(w, "IMAGE\tNAME\tFREES")
 				for _, i := range p.GetImages() {
 					if i.GetError() == "" {

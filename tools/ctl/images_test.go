@@ -30,17 +30,17 @@ func TestImagesAreListedWithWhatUsesThem(t *testing.T) {
 	}
 	out, _ = berth(t, at, "images", "-o", "json")
 	var doc struct {
-		Images []struct {
+		Items []struct {
 			ID       string
 			RepoTags []string
-			Size     string // as CRI's messages are written in JSON
+			Size     int64
 			Frees    int64
 			Users    []string
 			Created  time.Time
 		}
 	}
-	if err := json.Unmarshal([]byte(out), &doc); err != nil || len(doc.Images) != 2 || doc.Images[0].Size != "5242880" || doc.Images[0].Frees != 3<<20 ||
-		len(doc.Images[0].Users) != 3 || doc.Images[0].Created.IsZero() || !slices.Equal(doc.Images[0].RepoTags, []string{"busybox:1"}) {
+	if err := json.Unmarshal([]byte(out), &doc); err != nil || len(doc.Items) != 2 || doc.Items[0].Size != 5242880 || doc.Items[0].Frees != 3<<20 ||
+		len(doc.Items[0].Users) != 3 || doc.Items[0].Created.IsZero() || !slices.Equal(doc.Items[0].RepoTags, []string{"busybox:1"}) {
 		t.Errorf("%+v %v\n%s", doc, err, out)
 	}
 	f.plain = true // another runtime

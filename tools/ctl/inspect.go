@@ -36,6 +36,11 @@ func (a *app) inspectCommand() *cobra.Command {
 				return err
 			}
 			out := map[string]any{"status": json.RawMessage(b)}
+			if row, err := a.summary(ctx, c, status); err != nil {
+				return err
+			} else if row != nil {
+				out["summary"] = row
+			}
 			for k, v := range info {
 				out[k] = json.RawMessage(v)
 			}
@@ -43,6 +48,28 @@ func (a *app) inspectCommand() *cobra.Command {
 		})
 	}
 	return cmd
+}
+
+// summary returns a container or pod as ps and pods list it, nil for an image.
+func (a *app) summary(ctx context.Context, c *client.Client, status proto.Message) (row any, err error) {
+	l := &lister{app: a}
+	var all []item
+	var id string
+	switch st := status.(type) {
+	case *runtimeapi.ContainerStatus:
+		id = st.GetId()
+		all, err = l.containers(ctx, c, nil)
+	case *runtimeapi.PodSandboxStatus:
+		id = st.GetId()
+		all, err = l.pods(ctx, c, nil)
+	}
+	for _, i := range all {
+		if i.ID == id {
+			i.complete(ctx)
+			row = i.row
+		}
+	}
+	return row, err
 }
 
 // inspect returns the status of a container, pod or image, and the JSON documents that come with

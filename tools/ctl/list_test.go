@@ -82,8 +82,8 @@ func TestListsSortAndFilter(t *testing.T) {
 	says(t, "pods --sort memory", out, "MEMORY", "200 MiB")
 	says(t, "pods", regexp.MustCompile(` +`).ReplaceAllString(out, " "), "kube-system dns READY 1/1 9")
 	out, _ = berth(t, at, "ps", "-n", "default", "-o", "json")
-	var list struct{ Containers []struct{ ID string } }
-	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list.Containers) != 1 || list.Containers[0].ID != "c1" {
+	var doc struct{ Items []struct{ ID string } }
+	if err := json.Unmarshal([]byte(out), &doc); err != nil || len(doc.Items) != 1 || doc.Items[0].ID != "c1" {
 		t.Errorf("ps -o json: %v\n%s", err, out)
 	}
 	for args, want := range map[string]string{
@@ -131,7 +131,7 @@ func TestListsAreWatched(t *testing.T) {
 	})
 	cts.until(t, "c5 ", "REMOVED")
 	pods.until(t, "REMOVED")
-	docs.until(t, "SANDBOX_NOTREADY")
+	docs.until(t, "NOTREADY")
 	cancel()
 	for _, done := range []<-chan error{ended, podsEnded, docsEnded} {
 		if err := <-done; err != nil {
@@ -152,8 +152,20 @@ func TestListsAreWatched(t *testing.T) {
 
 func TestAGridGrows(t *testing.T) {
 	var g grid
-	got := g.format([][]string{{"A", "B"}, {"a", "b"}}) + g.format([][]string{{"aaa", "\x1b"}}) + g.format([][]string{{"a", ""}, {"a", "b"}})
+	lines := func(all ...[]string) string {
+		var l []gridLine
+		for _, cells := range all {
+			l = append(l, gridLine{cells: cells, colour: bad})
+		}
+		return g.format(l)
+	}
+	got := lines([]string{"A", "B"}, []string{"a", "b"}) + lines([]string{"aaa", "\x1b"}) + lines([]string{"a", ""}, []string{"a", "b"})
 	if want := "A  B\na  b\naaa  \\u001b\na\na    b\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	g = grid{width: 30, cut: []int{1}, colours: true}
+	got = lines([]string{"ID", "a-very-long-name-of-a-pod", "RUNNING"})
+	if want := bad + "ID  a-very-l…of-a-pod  RUNNING" + noColour + "\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -169,15 +181,15 @@ func TestAnEndThatIsNotOnRecordIsAState(t *testing.T) {
 	}
 	at := serveFake(t, f)
 	for args, want := range map[string]string{
-		"ps":                        `c1 nginx default/web busybox:1 ENDED .+ 3 42, 3s ago, not on record yet`,
-		"ps -a":                     `c2 nginx default/web busybox:1 EXITED`,
+		"ps":                        `c1 nginx default/web ENDED .+ 3 42, 3s ago, not on record yet`,
+		"ps -a":                     `c2 nginx default/web EXITED`,
 		"ps --state ended":          `c1 nginx`,
 		"ps --state running":        `RESTARTS EXIT\nc3 `,
 		"pods":                      `aab222 kube-system dns ENDED 1/1`,
 		"pods --state ready":        `aaa111 default web READY 0/1`,
 		"status":                    `Pods 3 1 ready, 1 ended and not on record yet, 1 not ready\nContainers 4 1 running, 1 ended and not on record yet, 2 exited`,
-		"ps -o json":                `"ended": \{ "code": 42,`,
-		"ps -o json -n kube-system": `\{ "containers": \[ \{ "createdAt": "7",`,
+		"ps -o json":                `"state": "ENDED",.* "exitCode": 42, "oomKillsSurvived": 0, "onRecord": false`,
+		"ps -o json -n kube-system": `\{ "items": \[ \{ "id": "c3", "namespace": "kube-system", "name": "dns", "state": "RUNNING", "createdAt": "1970-01-01T00:00:00.000000007Z",`,
 	} {
 		out, _ := run(at, strings.Fields(args)...)
 		if plain := regexp.MustCompile(`[ \n]* +`).ReplaceAllString(out, " "); !regexp.MustCompile(want).MatchString(plain) {

@@ -13,8 +13,6 @@ import (
 	"slices"
 	"sync"
 
-	"golang.org/x/term"
-
 	"berth/api/client"
 )
 
@@ -221,9 +219,8 @@ type tags struct {
 }
 
 func newTags(out io.Writer) *tags {
-	f, ok := out.(*os.File)
 	return &tags{
-		colours: ok && term.IsTerminal(descriptor(f)) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb",
+		colours: coloured(out),
 		of:      map[string]int{},
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -26,6 +27,7 @@ func (a *app) statsCommand() *cobra.Command {
 			"showing it.",
 		ValidArgsFunction: a.complete(pods, containers, running),
 	}
+	cmd.Flags().Bool("no-stream", true, "print once, which it always does; berth top goes on")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
 			ids := map[string]bool{}
@@ -41,7 +43,7 @@ func (a *app) statsCommand() *cobra.Command {
 				return err
 			}
 			sortUsages(list, byPod)
-			return a.print(cmd.OutOrStdout(), &runtimeapi.ListContainerStatsResponse{Stats: statsOf(list)}, func(w *tabwriter.Writer) {
+			return a.print(cmd.OutOrStdout(), usageRows(list), func(w *tabwriter.Writer) {
 				writeUsages(w, list)
 			})
 		})
@@ -91,12 +93,47 @@ func usages(ctx context.Context, c *client.Client, ids map[string]bool) ([]conta
 	return out, nil
 }
 
-func statsOf(list []containerUsage) []*runtimeapi.ContainerStats {
-	var out []*runtimeapi.ContainerStats
-	for _, u := range list {
-		out = append(out, u.stats)
+// usageRow is the usage of a container for programs. A number that is not known is absent.
+type usageRow struct {
+	ID               string    `json:"id"`
+	Namespace        string    `json:"namespace"`
+	Pod              string    `json:"pod"`
+	Name             string    `json:"name"`
+	At               time.Time `json:"at,omitzero"`
+	CPUNanoCores     *uint64   `json:"cpuNanoCores,omitempty"`
+	MemoryBytes      *uint64   `json:"memoryBytes,omitempty"`
+	MemoryLimitBytes *uint64   `json:"memoryLimitBytes,omitempty"`
+	SwapBytes        *uint64   `json:"swapBytes,omitempty"`
+	DiskBytes        *uint64   `json:"diskBytes,omitempty"`
+}
+
+func usageRows(list []containerUsage) []usageRow {
+	known := func(v *runtimeapi.UInt64Value) *uint64 {
+		if v == nil {
+			return nil
+		}
+		return &v.Value
 	}
-	return out
+	rows := make([]usageRow, 0, len(list))
+	for _, u := range list {
+		s := u.stats
+		r := usageRow{
+			ID:           s.GetAttributes().GetId(),
+			Name:         u.name(),
+			At:           instant(s.GetCpu().GetTimestamp()),
+			CPUNanoCores: known(s.GetCpu().GetUsageNanoCores()),
+			MemoryBytes:  known(s.GetMemory().GetWorkingSetBytes()),
+			SwapBytes:    known(s.GetSwap().GetSwapUsageBytes()),
+			DiskBytes:    known(s.GetWritableLayer().GetUsedBytes()),
+		}
+		r.Namespace, r.Pod, _ = strings.Cut(u.pod, "/")
+		if v := s.GetMemory().GetAvailableBytes(); v != nil {
+			limit := v.GetValue() + u.mem()
+			r.MemoryLimitBytes = &limit
+		}
+		rows = append(rows, r)
+	}
+	return rows
 }
 
 // order compares containers for a table.

@@ -72,7 +72,7 @@ func (a *app) timeline(ctx context.Context, c *client.Client, w io.Writer, q *be
 		switch {
 		case a.output != "table":
 			if first || len(h.GetEntries()) > 0 {
-				err = a.print(w, h, nil)
+				err = a.print(w, items{document{h}, "entries"}, nil)
 			}
 		default:
 			lines.print(h, first)

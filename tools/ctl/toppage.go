@@ -178,9 +178,9 @@ func (p *topPage) draw(screen screenSize, now time.Time) string {
 	lines, chosen := []string{head}, -1
 	height := max(0, p.room(screen))
 	if p.table() {
-		cells := [][]string{p.header}
+		cells := []gridLine{{cells: p.header}}
 		for _, r := range p.rows {
-			cells = append(cells, append(slices.Clone(r.cells), oneLine(r.remark)))
+			cells = append(cells, gridLine{cells: append(slices.Clone(r.cells), oneLine(r.remark))})
 		}
 		var g grid
 		all := strings.Split(strings.TrimSuffix(g.format(cells), "\n"), "\n")
@@ -288,7 +288,9 @@ func (p *topPage) ask(ctx context.Context, c *client.Client) (content, error) {
 	for i, r := range rows {
 		at := slices.IndexFunc(n.cts, func(ct *runtimeapi.Container) bool { return ct.GetId() == r.id })
 		if p.of.id != "" && r.remark == "" { // of all containers, that would be too many questions
-			rows[i].remark = exit(ctx, c, n.cts[at])
+			row := containerRow{common: &common{ID: r.id, State: word(n.cts[at].GetState().String())}}
+			row.complete(ctx, c, nil)
+			rows[i].remark = row.exit()
 		}
 	}
 	return content{rows: rows}, nil
