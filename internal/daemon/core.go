@@ -112,7 +112,7 @@ func NewCore(cfg pod.Config, p Ports) *Core {
 	out := p.Tracing.Ports(p.Ports)
 	out.Feed, out.Observer, out.LaneObserver = c.Feed, c.obs, c.obs
 	c.Pods = pod.New(cfg, out)
-	c.Ops.Connect(ops.Config{Names: (&asked{c.Pods}).names, Steps: c.Pods.Steps, Note: c.obs.Note})
+	c.Ops.Connect(ops.Config{Names: (&asked{c.Pods}).names, Steps: c.Pods.Steps, Note: c.obs.Note, Ended: p.Metrics.Ended})
 	return c
 }
 

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
 	"berth/internal/history/observe"
 	"berth/internal/serve/access"
 	"berth/internal/serve/checkpoint"
@@ -58,6 +60,7 @@ func (s *serving) openCRI(w wings) {
 		Tracing:    w.history.tracing,
 	})
 	w.metrics.ReadImages(w.images.service)
+	health := newHealth(w)
 	pods := w.hooks.plugins.serve(served{w.heart.core.Pods, w.containerd.reach, w.hooks.plugins})
 	s.node = &nodeapi.Node{
 		Pods:         w.heart.core.Pods,
@@ -71,6 +74,13 @@ func (s *serving) openCRI(w wings) {
 		Exact:        w.host.kernel.Exact(),
 		Reach:        w.containerd.reach,
 	}
+	w.metrics.ReadNode(observe.Node{
+		Pods:       func() []*runtimeapi.PodSandbox { return w.heart.core.Pods.ListPodSandbox(nil) },
+		Containers: func() []*runtimeapi.Container { return w.heart.core.Pods.ListContainers(nil) },
+		Ready:      map[string]func() error{"runtime": health.Runtime, "network": health.Network},
+		Space:      s.node.Disks.Space,
+		Dirs:       map[string]string{"root": w.cfg.Root, "state": w.cfg.State},
+	})
 	s.cri = cri.NewServer(
 		&cri.Runtime{
 			Pods:        pods,
@@ -78,7 +88,7 @@ func (s *serving) openCRI(w wings) {
 			Stats:       s.stats,
 			Checkpoints: s.checkpoints,
 			Restorer:    s.restorer,
-			Health:      newHealth(w),
+			Health:      health,
 			Subscribe:   w.heart.core.Subscribe,
 			Name:        w.cfg.CRI.RuntimeName,
 			EncodeAgain: !w.cfg.Tricks.EncodeOnce,

@@ -111,6 +111,8 @@ type Config struct {
 	Steps func() []Operation
 	// Note takes an event about an object, "" for the node. It must not block.
 	Note func(id string, e event.Event)
+	// Ended takes each operation that ends. It must not block.
+	Ended func(o Operation, took time.Duration)
 }
 
 // List is what is under way. The zero value is an empty list.
@@ -234,6 +236,9 @@ func (o *Op) End() {
 	ended, cfg := o.now, l.cfg
 	l.mu.Unlock()
 	took := time.Since(ended.Since)
+	if cfg.Ended != nil {
+		cfg.Ended(ended, took)
+	}
 	if took < long || cfg.Note == nil || !ended.noted() {
 		return
 	}

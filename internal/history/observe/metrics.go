@@ -37,6 +37,8 @@ type Metrics struct {
 	pulls      pulls
 	decisions  *prometheus.CounterVec
 	peers      peers
+	exits      *prometheus.CounterVec
+	plugins    plugins
 }
 
 // NewMetrics makes metrics that are all zero.
@@ -79,9 +81,13 @@ func NewMetrics() *Metrics {
 		pulls:     newPulls(),
 		decisions: newDecisions(),
 		peers:     newPeers(),
+		exits:     counter("berth_exits_total", "Ends of containers and sandboxes, by the reason that CRI has.", "reason"),
+		plugins:   newPlugins(),
 	}
 	m.reg.MustRegister(
 		m.oomKills,
+		m.exits,
+		m.plugins.seconds,
 		m.accesses,
 		m.execs,
 		m.pulls.seconds,
@@ -109,6 +115,7 @@ func (m *Metrics) noted(e event.Event) {
 	switch e := e.(type) {
 	case event.ExitSettled:
 		m.lag.WithLabelValues(string(e.Witness)).Observe(max(e.Lag, 0).Seconds())
+		m.exits.WithLabelValues(e.Reason).Inc()
 	case event.OOMKillSurvived:
 		m.oomKills.Add(float64(e.Kills))
 	case event.AccessBegan:

@@ -147,6 +147,7 @@ func TestEventsAreCounted(t *testing.T) {
 		`berth_exit_lag_seconds_sum{witness="kernel"} 2`,
 		`berth_exit_lag_seconds_count{witness="kernel"} 1`,
 		`berth_exit_lag_seconds_count{witness="stream"} 1`,
+		`berth_exits_total{reason=""} 2`,
 		`berth_lane_attempts_total{result="done"} 1`,
 		`berth_lane_attempts_total{result="retry"} 1`,
 		`berth_oom_kills_survived_total 3`,

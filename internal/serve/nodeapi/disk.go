@@ -133,6 +133,9 @@ func device(st fs.FileInfo) uint64 {
 	return 0
 }
 
+// Space is space for a caller without a context.
+func (d *Disks) Space(path string) (total, free uint64) { return d.space(context.Background(), path) }
+
 // space returns the size of the file system that a path is on, and what is free of it; 0 where that is
 // not known, as long as the file system does not answer.
 func (d *Disks) space(ctx context.Context, path string) (total, free uint64) {
