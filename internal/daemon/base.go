@@ -8,9 +8,11 @@ import (
 	"sync/atomic"
 
 	"berth/internal/base/asynclog"
+	"berth/internal/base/clock"
 	"berth/internal/base/config"
 	"berth/internal/base/ops"
 	"berth/internal/history/observe"
+	"berth/internal/host/kernelclock"
 )
 
 // base holds the values that every wing is given.
@@ -19,6 +21,7 @@ type base struct {
 	settings *atomic.Pointer[config.Config] // those that hold now
 	log      *asynclog.Log
 	metrics  *observe.Metrics
+	clock    *clock.Clock
 	ops      *ops.List // what is under way
 	libexec  string    // the directory of the programs that berth brings along
 	undo     *undo
@@ -39,7 +42,13 @@ func openBase(cfg config.Config, log *asynclog.Log, u *undo) (base, error) {
 	if b.libexec, err = findLibexec(cfg.Libexec); err != nil {
 		return base{}, err
 	}
-	return b, errors.Join(makeDir(cfg.Root, rootMode), makeDir(cfg.State, stateMode))
+	if err := errors.Join(makeDir(cfg.Root, rootMode), makeDir(cfg.State, stateMode)); err != nil {
+		return base{}, err
+	}
+	if b.clock, err = clock.Open(clock.Path(cfg.Root), kernelclock.Open()); err != nil {
+		log.Warn("the line of instants does not go on as it was", "err", err)
+	}
+	return b, nil
 }
 
 // embeds reports whether containerd runs in this process.

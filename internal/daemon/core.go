@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/event"
 	"berth/internal/base/ops"
 	"berth/internal/engine/ctrd"
@@ -33,6 +34,7 @@ type Core struct {
 	Ops      *ops.List
 
 	ports    Ports
+	clock    *clock.Clock
 	obs      *observe.Observer
 	link     *link
 	restored chan struct{} // closed once the records are restored
@@ -87,8 +89,11 @@ func NewCore(cfg pod.Config, p Ports) *Core {
 	if p.Metrics == nil {
 		p.Metrics = observe.NewMetrics()
 	}
+	if cfg.Clock == nil {
+		cfg.Clock = clock.New(nil)
+	}
 	if p.Recorder == nil {
-		p.Recorder = recorder.Open(recorder.Config{})
+		p.Recorder = recorder.Open(recorder.Config{Clock: cfg.Clock})
 	}
 	if p.Ports.Ops == nil {
 		p.Ports.Ops = &ops.List{}
@@ -98,10 +103,12 @@ func NewCore(cfg pod.Config, p Ports) *Core {
 		Recorder: p.Recorder,
 		Ops:      p.Ports.Ops,
 		ports:    p,
+		clock:    cfg.Clock,
 		link:     cmp.Or(p.link, newLink()),
 		restored: make(chan struct{}),
 	}
 	c.obs = observe.New(observe.Config{
+		Clock:    cfg.Clock,
 		Log:      p.Log,
 		Recorder: p.Recorder,
 		Metrics:  p.Metrics,
@@ -121,6 +128,14 @@ func NewCore(cfg pod.Config, p Ports) *Core {
 func (c *Core) Run(ctx context.Context) error {
 	eg, ctx := errgroup.WithContext(ctx)
 	g := &group{eg, c.ports.Panicked}
+	g.Go("clock", func() error {
+		c.clock.Run(ctx, func(s clock.Step) {
+			c.obs.Note("", event.ClockSet{From: s.From, To: s.To, Away: s.Away})
+		}, func(err error) {
+			c.ports.Log.Warn("the clock is looked at every second, or its file is not written", "err", err)
+		})
+		return nil
+	})
 	g.Go("pods", func() error { return c.Pods.Run(ctx) })
 	g.Go("records and containerd's events", func() error {
 		loaded, err := c.ports.Load()

@@ -40,6 +40,7 @@ func openEngine(c *containerd, h host, im images, owner string) (engine, error) 
 	e.shims = shims.New(node)
 	adapter := ctrd.Config{
 		Owner:          owner,
+		Clock:          c.clock,
 		Snapshotter:    c.cfg.Containerd.Snapshotter,
 		Snapshotters:   handlerSnapshotters(c.cfg.Runtimes),
 		UnsyncedLayers: !c.cfg.Containerd.SyncLayers,

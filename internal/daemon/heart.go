@@ -29,6 +29,7 @@ func openHeart(w wings, pods *asked) heart {
 		labels = w.host.labels
 	}
 	core := NewCore(pod.Config{
+		Clock:          w.clock,
 		Handlers:       w.host.handlers,
 		DefaultHandler: w.cfg.DefaultRuntime,
 		Host:           w.host.Host,

@@ -41,6 +41,7 @@ func openHistory(ctx context.Context, b base, pods *asked) (h history, err error
 		b.log.Warn("it is not known which boot this is: the timeline may take a reboot for a restart", "err", err)
 	}
 	cfg := recorder.Config{
+		Clock:    b.clock,
 		MaxBytes: int64(b.cfg.Timeline.MaxMiB) << 20,
 		MaxAge:   time.Duration(b.cfg.Timeline.MaxAge),
 		Names:    pods.names,

@@ -149,7 +149,7 @@ func (d *daemon) releaseLeases(ctx context.Context) error {
 
 // runKernel reports exits to the controller.
 func (d *daemon) runKernel(ctx context.Context) error {
-	return d.host.kernel.Run(ctx, d.heart.core.Pods.Exited)
+	return d.host.kernel.Run(ctx, d.clock.Now, d.heart.core.Pods.Exited)
 }
 
 // watchRecords says when the records cannot be written, and when they can be again.

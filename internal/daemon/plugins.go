@@ -42,6 +42,7 @@ func openPlugins(b base, h host, e engine, pods *asked) (p plugins, err error) {
 		RequestTimeout:      time.Duration(c.RequestTimeout),
 		RegistrationTimeout: time.Duration(c.RegistrationTimeout),
 		Version:             version.String(),
+		Clock:               b.clock,
 		Pods:                func() nri.Pods { return pods },
 		Spec:                e.ctrd.Spec,
 		InjectCDI:           h.devices.Inject,

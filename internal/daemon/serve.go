@@ -63,6 +63,7 @@ func (s *serving) openCRI(w wings) {
 	health := newHealth(w)
 	pods := w.hooks.plugins.serve(served{w.heart.core.Pods, w.containerd.reach, w.hooks.plugins})
 	s.node = &nodeapi.Node{
+		Clock:        w.clock,
 		Pods:         w.heart.core.Pods,
 		Ops:          w.ops,
 		Recorder:     w.heart.core.Recorder,

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	berthv1 "berth/api/berth/v1"
+	"berth/internal/base/clock"
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
 	"berth/internal/serve/nodeapi"
@@ -30,7 +31,7 @@ type told struct {
 
 // Tell adds an event.
 func (s *Story) Tell(at time.Time, id string, of event.Names, e event.Event) {
-	s.told = append(s.told, told{of, event.Entry{At: at, ID: id, Event: e}})
+	s.told = append(s.told, told{of, event.Entry{At: clock.Stamped(at), ID: id, Event: e}})
 }
 
 // Records returns the events in the form of the API.
@@ -95,7 +96,7 @@ func (c *Container) tell(at time.Time, e event.Event) { c.p.s.Tell(at, c.ID, c.N
 
 // Exit returns an end that was measured.
 func Exit(at time.Time, code uint32) event.Exit {
-	e := event.Exit{Code: code, Measured: true, Reason: exit.ReasonError, Witness: exit.Kernel, Ended: at}
+	e := event.Exit{Code: code, Measured: true, Reason: exit.ReasonError, Witness: exit.Kernel, Ended: clock.Stamped(at)}
 	if code == 0 {
 		e.Reason = exit.ReasonCompleted
 	}
@@ -104,21 +105,21 @@ func Exit(at time.Time, code uint32) event.Exit {
 
 // OOM returns an end by the OOM killer.
 func OOM(at time.Time) event.Exit {
-	return event.Exit{Code: 137, Measured: true, Reason: exit.ReasonOOMKilled, Witness: exit.Kernel, Ended: at, OOM: true, Limit: exit.LimitContainer}
+	return event.Exit{Code: 137, Measured: true, Reason: exit.ReasonOOMKilled, Witness: exit.Kernel, Ended: clock.Stamped(at), OOM: true, Limit: exit.LimitContainer}
 }
 
 // End ends a container, and releases its holds, except for those that wait for its removal.
 func (c *Container) End(e event.Exit) {
-	at := e.Ended
+	at := e.Ended.Stamp()
 	c.tell(at.Add(time.Millisecond), event.ExitReported{Exit: e})
 	c.tell(at.Add(3*time.Millisecond), event.ExitSettled{Exit: e, Lag: 3 * time.Millisecond})
-	c.tell(at.Add(4*time.Millisecond), event.ExitReported{Exit: event.Exit{Code: e.Code, Measured: true, Reason: e.Reason, Witness: exit.Stream, Ended: at}})
+	c.tell(at.Add(4*time.Millisecond), event.ExitReported{Exit: event.Exit{Code: e.Code, Measured: true, Reason: e.Reason, Witness: exit.Stream, Ended: clock.Stamped(at)}})
 	c.tell(at.Add(60*time.Millisecond), event.Released{What: []string{"task", "stdio"}, Holds: []string{"container", "snapshot", "files"}})
 }
 
 // Crash makes an end one of a series.
 func (c *Container) Crash(e, first event.Exit, count int, log ...string) {
-	c.tell(e.Ended.Add(30*time.Millisecond), event.ContainerCrashed{
+	c.tell(e.Ended.Stamp().Add(30*time.Millisecond), event.ContainerCrashed{
 		Names: c.Names,
 		Count: count,
 		First: event.Crash{Exit: first},
@@ -178,10 +179,10 @@ func (p *Pod) Loop(from, to time.Time, name string, end func(time.Time) event.Ex
 		c.End(e)
 		c.Crash(e, first, n, log...)
 		if before != nil {
-			before.Remove(e.Ended.Add(time.Second))
+			before.Remove(e.Ended.Stamp().Add(time.Second))
 		}
 		before = c
-		at = e.Ended.Add(wait)
+		at = e.Ended.Stamp().Add(wait)
 		wait = min(2*wait, 5*time.Minute)
 	}
 	return c

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/exit"
 	"berth/internal/daemon"
 	"berth/internal/heart/pod"
@@ -42,12 +43,15 @@ func Boot(ctx context.Context, w *world.World, dir string) (*Berth, error) {
 	}
 	b := &Berth{store: store, dir: dir, done: make(chan error, 1)}
 	b.life = w.Begin(func(f exit.Fact) { b.Core.Pods.Exited(f) })
+	if b.life.Clock, err = clock.Open(clock.Path(dir), w.Clocks()); err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
 	log := b.life.Log()
 	ports, adapter, err := b.life.Ports(store, store.Owner(), log)
 	if err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
-	b.Core = daemon.NewCore(unevenly(w.Config()), daemon.Ports{
+	b.Core = daemon.NewCore(unevenly(w.Config(), b.life.Clock), daemon.Ports{
 		Ports:         ports,
 		Load:          store.Load,
 		Restored:      b.life.ForgetUnclaimed,
@@ -75,11 +79,12 @@ func Boot(ctx context.Context, w *world.World, dir string) (*Berth, error) {
 	}
 }
 
-// unevenly sets bounds that are a few microseconds longer than those of a node. Of two timers that
+// unevenly sets the clock, and bounds that are a few microseconds longer than those of a node. Of two timers that
 // end at the same virtual instant, Go lets a random one be first, and a seed would not replay: a
 // call that waits for five seconds would end before or after the fifth retry of the awaited work,
 // which comes every second.
-func unevenly(cfg pod.Config) pod.Config {
+func unevenly(cfg pod.Config, c *clock.Clock) pod.Config {
+	cfg.Clock = c
 	cfg.AttemptTimeout = 10*time.Second + 11*time.Microsecond
 	cfg.CreateTimeout = 4*time.Minute + 13*time.Microsecond
 	cfg.UndoTimeout = 10*time.Second + 17*time.Microsecond
@@ -108,7 +113,8 @@ func openState(dir string) (*state.Store, error) {
 // the error of its goroutines, if they ended with one.
 func (b *Berth) Kill() error {
 	b.life.Kill()
-	err := b.halt()
+	line, rerr := os.ReadFile(clock.Path(b.dir)) // which a clock that ends in order writes
+	err := errors.Join(rerr, b.halt(), os.WriteFile(clock.Path(b.dir), line, 0o600))
 	// Closing the store brings its journal into the database, which SIGKILL does not do. It leaves the
 	// journal as it is.
 	path := filepath.Join(b.dir, "berth.db")

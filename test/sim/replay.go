@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
 	"berth/test/world"
@@ -96,28 +97,28 @@ type part struct {
 	system bool
 	number int // of containers of a pod so far
 
-	made, started time.Time // when that began; zero: never
-	unstarted     bool      // its start failed
+	made, started clock.Instant // when that began; zero: never
+	unstarted     bool          // its start failed
 	end           *ending
 	ready         chan struct{} // closed after the last call about it that was begun; nil: none was
 }
 
 // ending is the end of a process, and the reports about it.
 type ending struct {
-	at       time.Time
+	at       clock.Instant
 	told     event.Exit
 	evidence event.Evidence
 	by       string // an entry of which kind has told it
 }
 
 type span struct {
-	from, to time.Time
+	from, to clock.Instant
 	how      string // it ended
 }
 
 // step is one step of the replay. Steps of the same instant are in the order of their ranks.
 type step struct {
-	at   time.Time
+	at   clock.Instant
 	rank int
 	what string
 	do   func() error
@@ -130,7 +131,7 @@ const (
 	rankFact        // a process ends
 )
 
-func (i *incident) add(at time.Time, rank int, what string, do func() error) {
+func (i *incident) add(at clock.Instant, rank int, what string, do func() error) {
 	i.steps = append(i.steps, step{at, rank, what, do})
 }
 
@@ -157,9 +158,9 @@ func newIncident(b *bundle.Bundle) *incident {
 }
 
 // first is the instant of the first entry, before which everything began that has no beginning.
-func (i *incident) first() time.Time {
+func (i *incident) first() clock.Instant {
 	if len(i.bundle.Entries) == 0 {
-		return i.bundle.Manifest.From
+		return clock.Stamped(i.bundle.Manifest.From)
 	}
 	at := i.bundle.Entries[0].Entry.At
 	for _, e := range i.bundle.Entries {
@@ -223,10 +224,10 @@ func (i *incident) findUnits() {
 		if r.Of.Container == "" {
 			u.pinned = r.Pinned
 		}
-		if u.started.IsZero() && u.pod != nil && r.Started.After(first) {
-			u.started = r.Started // the entry was lost in a kill
+		if u.started.IsZero() && u.pod != nil && clock.Stamped(r.Started).After(first) {
+			u.started = clock.Stamped(r.Started) // the entry was lost in a kill
 		}
-		if u.started.IsZero() && (!r.Started.IsZero() && r.Started.Before(first) || r.State == "RUNNING") {
+		if u.started.IsZero() && (!r.Started.IsZero() && clock.Stamped(r.Started).Before(first) || r.State == "RUNNING") {
 			u.started = earlier.Add(time.Second)
 		}
 	}
@@ -273,7 +274,7 @@ func (i *incident) findLives() {
 }
 
 // before is the instant of the last entry before an instant; zero: there is none.
-func (i *incident) before(at time.Time) (last time.Time) {
+func (i *incident) before(at clock.Instant) (last clock.Instant) {
 	for _, e := range i.bundle.Entries {
 		if e.Entry.At.Before(at) && e.Entry.At.After(last) {
 			last = e.Entry.At
@@ -283,7 +284,7 @@ func (i *incident) before(at time.Time) (last time.Time) {
 }
 
 // away reports whether no berth ran at an instant, and whether the machine was rebooted then.
-func (i *incident) away(at time.Time) (away, reboot bool) {
+func (i *incident) away(at clock.Instant) (away, reboot bool) {
 	for n, l := range i.lives {
 		if n+1 < len(i.lives) && at.After(l.to) && at.Before(i.lives[n+1].from) {
 			return true, l.how == event.AfterReboot
@@ -339,7 +340,7 @@ func (i *incident) findEnds() {
 // findLost finds the entries of the last moment of a life that are missing because berth was killed
 // before they were written.
 func (i *incident) findLost() {
-	alive := func(at time.Time) {
+	alive := func(at clock.Instant) {
 		for n := range i.lives[:len(i.lives)-1] {
 			if l, next := &i.lives[n], i.lives[n+1].from; at.After(l.to) && at.Before(next) {
 				l.to = at
@@ -426,7 +427,7 @@ func (i *incident) playLives() {
 }
 
 // call begins a call about a unit once those before about it and its pod have their answers.
-func (i *incident) call(u *part, at time.Time, what string, call func() error) {
+func (i *incident) call(u *part, at clock.Instant, what string, call func() error) {
 	i.add(at, rankCall, what, func() error {
 		after := []chan struct{}{u.ready}
 		if u.pod != nil {
@@ -643,7 +644,7 @@ func (i *incident) playEntries() {
 }
 
 // beside begins a call that waits for none before.
-func (i *incident) beside(at time.Time, what string, call func() error) {
+func (i *incident) beside(at clock.Instant, what string, call func() error) {
 	i.add(at, rankCall, what, func() error {
 		i.s.Background(call)
 		return nil

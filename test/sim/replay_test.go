@@ -14,6 +14,7 @@ import (
 	"time"
 
 	berthv1 "berth/api/berth/v1"
+	"berth/internal/base/clock"
 	"berth/internal/base/event"
 	"berth/tools/bundle"
 )
@@ -79,7 +80,7 @@ func TestARebootIsReplayed(t *testing.T) {
 	pod := event.Names{Namespace: "ns", Pod: "web", UID: "u"}
 	podID := strings.Repeat("a", 64)
 	add := func(after time.Duration, of event.Names, id string, e event.Event) {
-		raw, err := json.Marshal(event.Entry{At: at.Add(after), ID: id, Event: e})
+		raw, err := json.Marshal(event.Entry{At: clock.Stamped(at.Add(after)), ID: id, Event: e})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,11 +93,11 @@ func TestARebootIsReplayed(t *testing.T) {
 		of.Container, of.Sandbox = name, podID
 		add(2*time.Second, of, id, event.ContainerCreated{Names: of})
 		add(3*time.Second, of, id, event.ContainerRunning{})
-		ended := event.Exit{Code: 42, Measured: true, Reason: "Error", Witness: "kernel", Ended: at.Add(4 * time.Second)}
+		ended := event.Exit{Code: 42, Measured: true, Reason: "Error", Witness: "kernel", Ended: clock.Stamped(at.Add(4 * time.Second))}
 		if name == "runs" {
 			ended = event.Exit{Code: 255, Reason: "Unknown", Witness: "audit"}
 			add(61*time.Second, of, id, event.ExitSettled{Exit: ended, Evidence: event.Evidence{
-				Said: []event.Said{{At: at.Add(61 * time.Second), Witness: "audit"}},
+				Said: []event.Said{{At: clock.Stamped(at.Add(61 * time.Second)), Witness: "audit"}},
 			}})
 		} else {
 			add(4*time.Second, of, id, event.ExitSettled{Exit: ended, Evidence: event.Evidence{

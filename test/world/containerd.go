@@ -111,7 +111,7 @@ func (c *containerdState) send(w *World, topic string, ev any) {
 		if len(s.queue) == maxQueue {
 			continue // the queue is bounded: the event is lost
 		}
-		s.queue = append(s.queue, &events.Envelope{Timestamp: time.Now(), Namespace: "k8s.io", Topic: topic, Event: a})
+		s.queue = append(s.queue, &events.Envelope{Timestamp: w.wall(), Namespace: "k8s.io", Topic: topic, Event: a})
 		go s.deliver(w)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/exit"
 	"berth/internal/host/pidfd"
 )
@@ -27,11 +28,11 @@ func (k kernel) fact(p *Process) exit.Fact {
 	f := exit.Fact{
 		ID:     p.ID,
 		Pid:    p.pid,
-		At:     p.At,
+		At:     k.l.at(p.At),
 		Origin: exit.Kernel,
 	}
 	if p.notified.life != k.l {
-		f.At = time.Time{} // it had ended before it was watched, at an unknown time
+		f.At = clock.Instant{} // it had ended before it was watched, at an unknown time
 	}
 	if k.w.Exact && !p.Blind {
 		f.Code, f.Measured = p.Code, true

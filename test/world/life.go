@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/connection"
 	"berth/internal/base/exit"
 	"berth/internal/engine/ctrd"
@@ -22,6 +23,9 @@ var ErrKilled = errors.New("berth is dead: nothing that it does reaches the worl
 
 // Life is one berth's access to the world, until it dies.
 type Life struct {
+	// Clock makes its instants. The simulation replaces it by one that goes on with that of the life
+	// before.
+	Clock      *clock.Clock
 	w          *World
 	gone       chan struct{} // closed at its death
 	watched    map[string]*Process
@@ -41,6 +45,7 @@ func (l *Life) NotifyOOM(f func(ids []string)) {
 
 // Begin gives a new berth access. The kernel reports the ends of processes to exited.
 func (w *World) Begin(exited func(f exit.Fact)) *Life {
+	made := clock.New(w.Clocks())
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.life != nil {
@@ -48,6 +53,7 @@ func (w *World) Begin(exited func(f exit.Fact)) *Life {
 	}
 	w.note("--- berth starts", "")
 	w.life = &Life{
+		Clock:      made,
 		w:          w,
 		gone:       make(chan struct{}),
 		watched:    map[string]*Process{},
@@ -68,6 +74,7 @@ func (l *Life) Ports(store pod.Store, owner string, log *slog.Logger) (pod.Ports
 	}
 	adapter := ctrd.New(connection.Through(client), ctrd.Config{
 		Owner:       owner,
+		Clock:       l.Clock,
 		Snapshotter: snapshotter,
 		Shims:       shims.Nowhere(log), // the remains of tasks are in the world
 		Logger:      log,

@@ -22,6 +22,7 @@ type Process struct {
 	Ended   bool
 	Code    uint32
 	At      time.Time // of its end
+	Stamp   time.Time // what the clock showed then
 	OOM     uint64    // OOM kills in its cgroup
 	OOMAt   time.Time // of the last one
 	VM      bool      // its cgroup is not on this host
@@ -159,7 +160,7 @@ func (w *World) notifyOOM(id string) {
 // end makes p a zombie, notifies the life that watches it, and lets the shim reap it ShimDelay
 // later. The world must be locked.
 func (w *World) end(p *Process, code uint32) {
-	p.Ended, p.Code, p.At, p.Away = true, code, time.Now(), w.life == nil
+	p.Ended, p.Code, p.At, p.Stamp, p.Away = true, code, time.Now(), w.wall(), w.life == nil
 	w.note(fmt.Sprintf("*** process ends with %d", code), p.ID)
 	if l := w.life; l != nil && l.watched[p.ID] == p {
 		if w.lostNotices > 0 {

@@ -94,7 +94,7 @@ func (w *World) Claim(id string, code uint32) {
 	defer w.mu.Unlock()
 	if p := w.inits[id]; p != nil {
 		w.note(fmt.Sprintf("*** containerd claims that it has ended with %d", code), id)
-		w.ctrd.publish(w, id, p.pid, code, time.Now())
+		w.ctrd.publish(w, id, p.pid, code, w.wall())
 	}
 }
 
@@ -108,9 +108,10 @@ func (w *World) Reboot() {
 	}
 	w.note("*** the machine reboots", "")
 	w.boots++
+	w.clock.reboot()
 	for _, p := range w.procs {
 		if !p.Ended {
-			p.Ended, p.At, p.Away, p.Lost = true, time.Now(), true, true
+			p.Ended, p.At, p.Stamp, p.Away, p.Lost = true, time.Now(), w.wall(), true, true
 		}
 		p.reaped = true
 	}

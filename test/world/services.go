@@ -389,7 +389,7 @@ func (s fakeTasks) Delete(ctx context.Context, r *tasks.DeleteTaskRequest, _ ...
 		if t.unborn() {
 			close(t.done)
 		}
-		resp.ExitStatus, resp.ExitedAt = t.proc.Code, timestamppb.New(t.proc.At)
+		resp.ExitStatus, resp.ExitedAt = t.proc.Code, timestamppb.New(t.proc.Stamp)
 		c.drop(s.w, t)
 		return nil
 	})
@@ -405,7 +405,7 @@ func (s fakeTasks) Get(ctx context.Context, r *tasks.GetRequest, _ ...grpc.CallO
 		p := &tasktypes.Process{ID: t.id, Pid: t.proc.pid, Status: tasktypes.Status_CREATED}
 		switch {
 		case t.seen:
-			p.Status, p.ExitStatus, p.ExitedAt = tasktypes.Status_STOPPED, t.proc.Code, timestamppb.New(t.proc.At)
+			p.Status, p.ExitStatus, p.ExitedAt = tasktypes.Status_STOPPED, t.proc.Code, timestamppb.New(t.proc.Stamp)
 		case t.proc.Started:
 			p.Status = tasktypes.Status_RUNNING
 		}
@@ -457,5 +457,5 @@ func (s fakeTasks) Wait(ctx context.Context, r *tasks.WaitRequest, _ ...grpc.Cal
 	if !t.seen || s.w.ctrd.down { // the shim died, or containerd did
 		return nil, fmt.Errorf("wait for task %s: connection closed: %w", Short(t.id), errdefs.ErrUnavailable)
 	}
-	return &tasks.WaitResponse{ExitStatus: t.proc.Code, ExitedAt: timestamppb.New(t.proc.At)}, nil
+	return &tasks.WaitResponse{ExitStatus: t.proc.Code, ExitedAt: timestamppb.New(t.proc.Stamp)}, nil
 }

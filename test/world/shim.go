@@ -57,7 +57,7 @@ func (c *containerdState) tell(w *World, t *task) {
 		w.lostEvents--
 		return
 	}
-	c.publish(w, t.id, t.proc.pid, t.proc.Code, t.proc.At)
+	c.publish(w, t.id, t.proc.pid, t.proc.Code, t.proc.Stamp)
 }
 
 // early notes that a task was deleted before its shim had published its end. If more ends are
@@ -139,7 +139,7 @@ func (c *containerdState) cleanUp(w *World, s *shim) {
 		}
 	}
 	if s.stays {
-		c.publish(w, s.id, 0, 137, time.Now()) // of the shim's own bundle
+		c.publish(w, s.id, 0, 137, w.wall()) // of the shim's own bundle
 	}
 	maps.DeleteFunc(c.shims, func(_ string, o *shim) bool { return o == s })
 }
@@ -152,7 +152,7 @@ func (c *containerdState) cleanUpTask(w *World, t *task) {
 	if !t.proc.Started && !t.proc.Ended && !t.unborn() {
 		w.end(t.proc, 137)
 	}
-	c.publish(w, t.id, t.proc.pid, 137, time.Now())
+	c.publish(w, t.id, t.proc.pid, 137, w.wall())
 }
 
 // drop deletes a task, and its shim with the last of its tasks.

@@ -45,6 +45,7 @@ type World struct {
 	inits map[string]*Process
 	pid   uint32
 
+	clock wallClock
 	ctrd  containerdState
 	disk  diskState
 	netns map[string]pins.UserIDs // by path, with the user namespace that owns it
@@ -124,6 +125,7 @@ func Free() *World {
 		cni:     map[string]bool{},
 		kept:    map[string]*Process{},
 		healed:  make(chan struct{}),
+		clock:   wallClock{booted: time.Now(), set: make(chan struct{})},
 
 		ShimQueue:  32,
 		unrestored: map[string]bool{},

@@ -251,6 +251,8 @@ func allowRest(e event.Event) event.Event {
 		}
 	case event.AccessRefused:
 		return event.AccessRefused{By: clientOf(e.By), Access: term(e.Access), Err: cause(e.Err)}
+	case event.ClockSet:
+		return e
 	case event.BerthStarted:
 		return event.BerthStarted{
 			Version: match(release, e.Version),

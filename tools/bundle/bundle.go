@@ -106,7 +106,7 @@ func (b *Bundle) Add(of event.Names, entry []byte) {
 		b.unread++
 		return
 	}
-	if n.At.Before(b.Manifest.From) {
+	if n.At.Stamp().Before(b.Manifest.From) {
 		return
 	}
 	e, ok := allow(n.Event)
@@ -145,7 +145,7 @@ func (b *Bundle) finish() {
 	for _, e := range b.Entries {
 		if lost, ok := e.Entry.Event.(event.EntriesLost); ok {
 			b.Miss("The timeline has lost %d entries between %s and %s.", lost.Count,
-				lost.From.UTC().Format(time.RFC3339), lost.To.UTC().Format(time.RFC3339))
+				lost.From.Stamp().Format(time.RFC3339), lost.To.Stamp().Format(time.RFC3339))
 		}
 	}
 	b.Manifest.Entries, b.Manifest.Records = len(b.Entries), len(b.Records)

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	berthv1 "berth/api/berth/v1"
+	"berth/internal/base/clock"
 	"berth/internal/base/event"
 )
 
@@ -32,6 +33,10 @@ func plant(v reflect.Value, where string) {
 		v.Set(reflect.New(v.Type().Elem()))
 		plant(v.Elem(), where)
 	case reflect.Struct:
+		if v.Type() == reflect.TypeFor[clock.Instant]() {
+			v.Set(reflect.ValueOf(clock.Stamped(instantOfTest)))
+			return
+		}
 		if v.Type() == reflect.TypeFor[time.Time]() {
 			v.Set(reflect.ValueOf(instantOfTest))
 			return
@@ -133,7 +138,7 @@ func TestNoSecretIsInABundle(t *testing.T) {
 		plant(v, "."+event.Kind(e))
 		var of event.Names
 		plant(reflect.ValueOf(&of).Elem(), ".of")
-		add(t, b, of, event.Entry{At: instantOfTest, ID: "hunter2.id", Event: v.Interface().(event.Event)})
+		add(t, b, of, event.Entry{At: clock.Stamped(instantOfTest), ID: "hunter2.id", Event: v.Interface().(event.Event)})
 		kinds[event.Kind(e)] = true
 	}
 	for _, e := range b.Entries {
@@ -185,7 +190,7 @@ func TestANameIsAName(t *testing.T) {
 func TestABundleIsReadAgainAsItWas(t *testing.T) {
 	id := strings.Repeat("ab", 32)
 	of := event.Names{Namespace: "ns", Pod: "web", UID: "u-1", Sandbox: strings.Repeat("cd", 32), Container: "app"}
-	said := []event.Said{{At: instantOfTest, Witness: "kernel", Code: 42, Measured: true, Ended: instantOfTest}}
+	said := []event.Said{{At: clock.Stamped(instantOfTest), Witness: "kernel", Code: 42, Measured: true, Ended: clock.Stamped(instantOfTest)}}
 	b := New(Manifest{From: instantOfTest.Add(-time.Hour), To: instantOfTest, Made: instantOfTest, Version: "v1"}, &berthv1.StateResponse{
 		Settings: &berthv1.Settings{LogLevel: "info", PullTimeout: "1m30s", Runtimes: []*berthv1.RuntimeHandler{{Name: "runc"}}},
 		Objects: []*berthv1.Object{{
@@ -196,8 +201,8 @@ func TestABundleIsReadAgainAsItWas(t *testing.T) {
 			Image:   "registry.example/app:1",
 		}},
 	})
-	add(t, b, of, event.Entry{At: instantOfTest.Add(-2 * time.Hour), ID: id, Event: event.Removed{}})
-	add(t, b, of, event.Entry{At: instantOfTest, ID: id, Event: event.ExitSettled{
+	add(t, b, of, event.Entry{At: clock.Stamped(instantOfTest.Add(-2 * time.Hour)), ID: id, Event: event.Removed{}})
+	add(t, b, of, event.Entry{At: clock.Stamped(instantOfTest), ID: id, Event: event.ExitSettled{
 		Exit:     event.Exit{Code: 42, Measured: true, Reason: "Error", Witness: "kernel"},
 		Evidence: event.Evidence{Said: said, Stops: 1},
 	}})
@@ -227,7 +232,7 @@ func TestABundleIsBounded(t *testing.T) {
 	b := New(Manifest{}, nil)
 	b.max = 1000
 	for range b.max + 1 {
-		add(t, b, event.Names{}, event.Entry{At: instantOfTest, Event: event.Removed{}})
+		add(t, b, event.Names{}, event.Entry{At: clock.Stamped(instantOfTest), Event: event.Removed{}})
 	}
 	b.finish()
 	if n := len(b.Entries); n != b.max-b.max/10+1 || !slices.ContainsFunc(b.Manifest.Missing, func(s string) bool {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/event"
 	"berth/internal/history/recorder"
 	"berth/tools/bundle"
@@ -73,8 +74,8 @@ func TestABundleOfABerthThatDoesNotRun(t *testing.T) {
 	go func() { ran <- r.Run(ctx) }()
 	id := strings.Repeat("a", 64)
 	names := event.Names{Namespace: "ns", Pod: "web", UID: "u", Sandbox: strings.Repeat("b", 64), Container: "app"}
-	r.Add(event.Entry{At: time.Now(), ID: id, Event: event.ContainerCreated{Names: names}})
-	r.Add(event.Entry{At: time.Now(), ID: id, Event: event.ExitSettled{Exit: event.Exit{Code: 42, Measured: true, Reason: "Error", Witness: "kernel"}}})
+	r.Add(event.Entry{At: clock.Stamped(time.Now()), ID: id, Event: event.ContainerCreated{Names: names}})
+	r.Add(event.Entry{At: clock.Stamped(time.Now()), ID: id, Event: event.ExitSettled{Exit: event.Exit{Code: 42, Measured: true, Reason: "Error", Witness: "kernel"}}})
 	cancel()
 	<-ran
 	if err := r.Close(); err != nil {

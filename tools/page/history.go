@@ -78,7 +78,7 @@ func (h *History) Add(r *berthv1.Record) error {
 	if err != nil {
 		return fmt.Errorf("record %d: %w", r.GetNumber(), err)
 	}
-	n := entry{number: r.GetNumber(), at: e.At, id: e.ID, kind: kind.Kind, event: e.Event}
+	n := entry{number: r.GetNumber(), at: e.At.Stamp(), id: e.ID, kind: kind.Kind, event: e.Event}
 	if e.Event != nil {
 		n.kind, n.line = event.Kind(e.Event), e.Line()
 	} else {

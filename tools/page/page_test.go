@@ -14,6 +14,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
 	"berth/test/browser"
@@ -134,7 +135,7 @@ func TestStoriesAreDrawn(t *testing.T) {
 				c := p.Start(at(2), "c")
 				s.Tell(at(30), "", event.Names{}, event.BerthStarted{After: event.AfterReboot})
 				e := unknown
-				e.Ended = at(29)
+				e.Ended = clock.Stamped(at(29))
 				s.Tell(at(30.1), c.ID, c.Names, event.ExitSettled{Exit: e})
 			},
 			[]string{"sandbox 1-?", "crun 2-29", "c unknown at 29"},
@@ -186,7 +187,7 @@ func TestStoriesAreDrawn(t *testing.T) {
 				n := event.Names{Namespace: "a", Pod: "p", Container: "c"}
 				s.Tell(at(2), "c1", n, event.ContainerCreated{Names: n})
 				s.Tell(at(3), "c1", n, event.StartFailed{Err: "no such file"})
-				s.Tell(at(3), "c1", n, event.ExitSettled{Exit: event.Exit{Code: 128, Reason: exit.ReasonStartError, Witness: exit.Start, Ended: at(3)}})
+				s.Tell(at(3), "c1", n, event.ExitSettled{Exit: event.Exit{Code: 128, Reason: exit.ReasonStartError, Witness: exit.Start, Ended: clock.Stamped(at(3))}})
 			},
 			[]string{"c error at 3"},
 		},

@@ -206,7 +206,7 @@ func (l *life) release(at time.Time) {
 func (d *drawing) end(l *life, e event.Exit, at time.Time) {
 	if l.exit == nil {
 		if l.names.Container == "" { // even if the history lacks the stop that came before it
-			d.stops[l.id] = append(d.stops[l.id], cmp.Or(e.Ended, at))
+			d.stops[l.id] = append(d.stops[l.id], cmp.Or(e.Ended.Stamp(), at))
 		}
 		l.exitAt = at
 		l.release(at)
@@ -244,7 +244,7 @@ func (d *drawing) finish(l *life) {
 	}
 	ended := time.Time{}
 	if l.exit != nil {
-		if ended = l.exit.Ended; ended.IsZero() || ended.After(l.exitAt) {
+		if ended = l.exit.Ended.Stamp(); ended.IsZero() || ended.After(l.exitAt) {
 			ended = l.exitAt
 		}
 	}
@@ -324,8 +324,8 @@ func (d *drawing) addCrashes() {
 		d.row.Crashes = append(d.row.Crashes, Crash{
 			Container: name,
 			Count:     e.Count,
-			First:     e.First.Ended,
-			At:        e.Last.Ended,
+			First:     e.First.Ended.Stamp(),
+			At:        e.Last.Ended.Stamp(),
 			Code:      e.Last.Code,
 			Reason:    e.Last.Reason,
 			Memory:    e.Last.Memory,

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/exit"
 )
 
@@ -16,11 +17,11 @@ type Exit struct {
 	Reason   string      `json:"reason"`
 	Witness  exit.Origin `json:"witness"`
 	// FirstThread is set if the code is that of the first thread of the process: see [exit.Fact].
-	FirstThread bool       `json:"firstThread,omitempty"`
-	Ended       time.Time  `json:"ended,omitzero"` // the instant, as far as the witness knows
-	OOM         bool       `json:"oom,omitempty"`
-	Limit       exit.Limit `json:"limit,omitempty"`  // of an OOM kill: the one that was reached
-	Detail      string     `json:"detail,omitempty"` // a sentence for a person
+	FirstThread bool          `json:"firstThread,omitempty"`
+	Ended       clock.Instant `json:"ended,omitzero"` // the instant, as far as the witness knows
+	OOM         bool          `json:"oom,omitempty"`
+	Limit       exit.Limit    `json:"limit,omitempty"`  // of an OOM kill: the one that was reached
+	Detail      string        `json:"detail,omitempty"` // a sentence for a person
 }
 
 // ExitOf converts a fact.
@@ -60,13 +61,13 @@ func (e Exit) attrs() []slog.Attr {
 
 // Said is one witness's report of an end.
 type Said struct {
-	At       time.Time   `json:"at"` // when berth took it
-	Witness  exit.Origin `json:"witness"`
-	Code     uint32      `json:"code"`
-	Measured bool        `json:"measured"`
+	At       clock.Instant `json:"at"` // when berth took it
+	Witness  exit.Origin   `json:"witness"`
+	Code     uint32        `json:"code"`
+	Measured bool          `json:"measured"`
 	// FirstThread is as in Exit.
-	FirstThread bool      `json:"firstThread,omitempty"`
-	Ended       time.Time `json:"ended,omitzero"` // the instant, as far as the witness knows
+	FirstThread bool          `json:"firstThread,omitempty"`
+	Ended       clock.Instant `json:"ended,omitzero"` // the instant, as far as the witness knows
 	// Hint is set if the kernel watches the process, so that only the code of this report counts.
 	Hint bool `json:"hint,omitempty"`
 }
@@ -83,10 +84,10 @@ type Evidence struct {
 	GivenUp bool `json:"givenUp,omitempty"`
 	// OOMKills counts the OOM kills in the container's cgroup, as far as they are known. The last one
 	// was between two instants, and Limit is the one that was reached.
-	OOMKills uint64     `json:"oomKills,omitempty"`
-	OOMFrom  time.Time  `json:"oomFrom,omitzero"`
-	OOMTo    time.Time  `json:"oomTo,omitzero"`
-	OOMLimit exit.Limit `json:"oomLimit,omitempty"`
+	OOMKills uint64        `json:"oomKills,omitempty"`
+	OOMFrom  clock.Instant `json:"oomFrom,omitzero"`
+	OOMTo    clock.Instant `json:"oomTo,omitzero"`
+	OOMLimit exit.Limit    `json:"oomLimit,omitempty"`
 }
 
 // ExitReported reports that a witness saw the process end.

@@ -8,15 +8,51 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
-	"time"
+
+	"berth/internal/base/clock"
 )
 
 // Entry is an event with its time and its object.
 type Entry struct {
-	At time.Time
+	At clock.Instant
 	// ID is the full ID of the sandbox or container, or "" for the node.
 	ID    string
 	Event Event
+}
+
+// Shown returns the entry with wall time, as c has it now, in place of each instant in it: for a
+// person, or for a program that knows no instants.
+func (n Entry) Shown(c *clock.Clock) Entry {
+	if c.Plain() {
+		return n
+	}
+	n.At = c.Shown(n.At)
+	if n.Event != nil {
+		e := reflect.New(reflect.TypeOf(n.Event)).Elem()
+		e.Set(reflect.ValueOf(n.Event))
+		show(e, c)
+		n.Event = e.Interface().(Event)
+	}
+	return n
+}
+
+// show puts wall time in place of the instants in v, and copies the lists that have some.
+func show(v reflect.Value, c *clock.Clock) {
+	switch at, ok := v.Interface().(clock.Instant); {
+	case ok:
+		v.Set(reflect.ValueOf(c.Shown(at)))
+	case v.Kind() == reflect.Struct:
+		for n := range v.NumField() {
+			show(v.Field(n), c)
+		}
+	case v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Struct && !v.IsNil():
+		list := reflect.MakeSlice(v.Type(), v.Len(), v.Len())
+		reflect.Copy(list, v)
+		v.Set(list)
+		for n := range v.Len() {
+			show(v.Index(n), c)
+		}
+	}
 }
 
 // shortID is the length of an ID that people are shown, as crictl has it.
@@ -38,7 +74,7 @@ var ErrUnknown = errors.New("unknown kind of event")
 
 // entry is an Entry in JSON.
 type entry struct {
-	At    time.Time       `json:"at"`
+	At    clock.Instant   `json:"at"`
 	ID    string          `json:"id,omitempty"`
 	Kind  string          `json:"kind"`
 	Event json.RawMessage `json:"event"`

@@ -17,17 +17,23 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"berth/internal/base/clock"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata/events.golden")
 
-var instant = time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
+var instant = clock.Stamped(time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC))
 
 // fill sets every field of v to something that is not zero.
 func fill(t *testing.T, v reflect.Value, name string) {
 	t.Helper()
-	if v.Type() == reflect.TypeFor[time.Time]() {
+	switch v.Interface().(type) {
+	case clock.Instant:
 		v.Set(reflect.ValueOf(instant))
+		return
+	case time.Time:
+		v.Set(reflect.ValueOf(instant.Stamp()))
 		return
 	}
 	switch v.Kind() {
@@ -97,7 +103,7 @@ func TestAnEventOfANewerBerthIsAnErrorOfItsOwn(t *testing.T) {
 	if !errors.Is(err, ErrUnknown) || !strings.Contains(err.Error(), "Teleported") {
 		t.Errorf("got %v", err)
 	}
-	if n.ID != "c1" || !n.At.Equal(instant) || n.Event != nil {
+	if n.ID != "c1" || n.At != instant || n.Event != nil {
 		t.Errorf("got %+v", n)
 	}
 	err = json.Unmarshal([]byte(`{"at":"2026-01-02T03:04:05Z","kind":"StopRequested","event":{"timeout":1,"mood":"a field of a newer one"}}`), &n)

@@ -5,7 +5,31 @@ package event
 import (
 	"log/slog"
 	"time"
+
+	"berth/internal/base/clock"
 )
+
+// ClockSet reports that the wall clock of the node was set: entries before it have stamps of another
+// wall time, and are shown in that of now.
+type ClockSet struct {
+	// From and To are wall time, before and after.
+	From time.Time `json:"from"`
+	To   time.Time `json:"to"`
+	// Away is set if berth was not there, and has found it when it started.
+	Away bool `json:"away,omitempty"`
+}
+
+func (e ClockSet) line() Line {
+	attrs := []slog.Attr{
+		slog.String("from", e.From.UTC().Format(time.RFC3339)),
+		slog.String("to", e.To.UTC().Format(time.RFC3339)),
+		slog.Duration("by", e.To.Sub(e.From).Round(time.Millisecond)),
+	}
+	if e.Away {
+		attrs = append(attrs, slog.Bool("while_berth_was_away", true))
+	}
+	return info(Kernel, "the clock was set", attrs...)
+}
 
 // BerthStarted reports that berth began to serve this node.
 type BerthStarted struct {
@@ -83,7 +107,7 @@ func (e ContainerCrashed) line() Line {
 		slog.Uint64("code", uint64(e.Last.Code)),
 		slog.String("reason", e.Last.Reason),
 		slog.Int("crashes", e.Count),
-		slog.Time("first", e.First.Ended.UTC()),
+		slog.Time("first", e.First.Ended.Stamp()),
 	}
 	if e.Last.Memory > 0 {
 		attrs = append(attrs, slog.Uint64("memory", e.Last.Memory))
@@ -107,22 +131,22 @@ func (e ExitRecalled) line() Line {
 	return info(Berth, "exit taken from the record, the history lacks it",
 		slog.Uint64("code", uint64(e.Code)),
 		slog.String("reason", e.Reason),
-		slog.Time("ended", e.Ended.UTC()))
+		slog.Time("ended", e.Ended.Stamp()))
 }
 
 // EntriesLost reports that a part of the history was not kept.
 type EntriesLost struct {
-	Count int       `json:"count"`
-	From  time.Time `json:"from"`
-	To    time.Time `json:"to"`
-	Err   string    `json:"err"`
+	Count int           `json:"count"`
+	From  clock.Instant `json:"from"`
+	To    clock.Instant `json:"to"`
+	Err   string        `json:"err"`
 }
 
 func (e EntriesLost) line() Line {
 	return warn(Berth, "entries of the history were lost", e.Err,
 		slog.Int("count", e.Count),
-		slog.Time("from", e.From.UTC()),
-		slog.Time("to", e.To.UTC()))
+		slog.Time("from", e.From.Stamp()),
+		slog.Time("to", e.To.Stamp()))
 }
 
 // EntriesLeftOut reports that one sandbox or container had too many events to keep them all.

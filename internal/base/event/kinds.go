@@ -111,6 +111,7 @@ var kinds = []Event{
 	AccessEnded{},
 	AccessRefused{},
 	// history.go
+	ClockSet{},
 	BerthStarted{},
 	BerthStopped{},
 	MachineShutDown{},

@@ -5,7 +5,8 @@ package exit
 import (
 	"errors"
 	"testing"
-	"time"
+
+	"berth/internal/base/clock"
 )
 
 // What is known of an end, from facts, hints, and what berth did to the process.
@@ -63,7 +64,7 @@ func TestWhatIsKnownOfAnEnd(t *testing.T) {
 // PROPERTIES 10: a kill of berth's own explains every end, and its stop signal any but by SIGKILL,
 // which the OOM killer sends, too.
 func TestASignalOfOursExplainsAnEnd(t *testing.T) {
-	kill, end := measured(137, Kernel, time.Time{}), measured(143, Kernel, time.Time{})
+	kill, end := measured(137, Kernel, clock.Instant{}), measured(143, Kernel, clock.Instant{})
 	for _, tc := range []struct {
 		kills, stops int
 		f            Fact
@@ -75,7 +76,7 @@ func TestASignalOfOursExplainsAnEnd(t *testing.T) {
 		{1, 0, end, true},
 		{0, 1, kill, false},
 		{0, 1, end, true},
-		{0, 1, unmeasured(Kernel, time.Time{}), true},
+		{0, 1, unmeasured(Kernel, clock.Instant{}), true},
 	} {
 		if e := (&Evidence{Kills: tc.kills, Stops: tc.stops}); e.Explains(tc.f) != tc.want {
 			t.Errorf("%d kills and %d stop signals before %v: %v", tc.kills, tc.stops, tc.f, !tc.want)

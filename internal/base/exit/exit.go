@@ -4,7 +4,8 @@ package exit
 
 import (
 	"fmt"
-	"time"
+
+	"berth/internal/base/clock"
 )
 
 // CodeUnknown is reported for a process whose exit code was not measured. 255 is the convention of
@@ -53,7 +54,7 @@ type Fact struct {
 	// where another thread, or reboot(2), decided how the process ends: see package pidfd.
 	FirstThread bool `json:"firstThread,omitempty"`
 	// At is when the process ended, as well as the witness knows. Zero: the witness does not know.
-	At time.Time `json:"at,omitzero"`
+	At clock.Instant `json:"at,omitzero"`
 	// Origin is the witness whose code stands.
 	Origin Origin `json:"origin"`
 	// OOM is set if the OOM killer fired in the container's cgroup when it ended. It is the reason
@@ -127,7 +128,7 @@ func (f Fact) Zero() bool { return f.Origin == "" }
 // NotStarted returns the fact that the program of id never ran, because of why. It counts as
 // measured, because the start knows it for certain: the code with which the process ends afterwards
 // that was made for the start does not replace it.
-func NotStarted(id string, at time.Time, why string) Fact {
+func NotStarted(id string, at clock.Instant, why string) Fact {
 	return Fact{
 		ID:       id,
 		Code:     CodeStartError,

@@ -6,20 +6,22 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"berth/internal/base/clock"
 )
 
-var t0 = time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
+var t0 = clock.Stamped(time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC))
 
-func measured(code uint32, o Origin, at time.Time) Fact {
+func measured(code uint32, o Origin, at clock.Instant) Fact {
 	return Fact{ID: "c1", Code: code, Measured: true, Origin: o, At: at}
 }
 
 // first is what a pidfd says: the code of the first thread.
-func first(code uint32, at time.Time) Fact {
+func first(code uint32, at clock.Instant) Fact {
 	return Fact{ID: "c1", Code: code, Measured: true, FirstThread: true, Origin: Kernel, At: at}
 }
 
-func unmeasured(o Origin, at time.Time) Fact { return Fact{ID: "c1", Origin: o, At: at} }
+func unmeasured(o Origin, at clock.Instant) Fact { return Fact{ID: "c1", Origin: o, At: at} }
 
 func TestMerge(t *testing.T) {
 	t1 := t0.Add(time.Second)
@@ -41,7 +43,7 @@ func TestMerge(t *testing.T) {
 		{"the first thread's code is confirmed", first(0, t0), measured(0, Stream, t1), measured(0, Kernel, t0), true},
 		{"a start that failed replaces no code", first(1, t0), NotStarted("c1", t1, "no such file"), first(1, t0), false},
 		{"no code replaces a start that failed", NotStarted("c1", t0, "no such file"), first(137, t1), NotStarted("c1", t0, "no such file"), false},
-		{"an instant that is lacking is filled in", unmeasured(Audit, time.Time{}), unmeasured(Kernel, t1), unmeasured(Audit, t1), true},
+		{"an instant that is lacking is filled in", unmeasured(Audit, clock.Instant{}), unmeasured(Kernel, t1), unmeasured(Audit, t1), true},
 		{"a fact about another ID changes nothing", measured(1, Task, t0), Fact{ID: "c2", Code: 2, Measured: true, Origin: Kernel}, measured(1, Task, t0), false},
 	}
 	for _, tt := range tests {
@@ -75,7 +77,7 @@ func TestReasons(t *testing.T) {
 		{Fact{ID: "c1", Code: 137, Measured: true, Origin: Kernel, OOM: true}, 137, ReasonOOMKilled},
 		{unmeasured(Audit, t0), CodeUnknown, ReasonUnknown},
 		{Fact{ID: "c1", Code: 7, Origin: Audit}, CodeUnknown, ReasonUnknown}, // a code that nobody measured is not reported
-		{NotStarted("c1", time.Time{}, "no such file"), 128, ReasonStartError},
+		{NotStarted("c1", clock.Instant{}, "no such file"), 128, ReasonStartError},
 	}
 	for _, tt := range tests {
 		if tt.f.ExitCode() != tt.code || tt.f.Reason() != tt.reason {
@@ -119,7 +121,7 @@ func TestAnyOrderAnyNumberOfTimes(t *testing.T) {
 			if before.Rank() == OfProcess && known.Origin != before.Origin {
 				t.Fatalf("the witness changed: %v -> %v", before, known)
 			}
-			if !before.At.IsZero() && !known.At.Equal(before.At) {
+			if !before.At.IsZero() && known.At != before.At {
 				t.Fatalf("the instant changed: %v -> %v", before, known)
 			}
 		}

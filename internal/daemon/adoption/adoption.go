@@ -11,12 +11,14 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/config"
 	"berth/internal/base/connection"
 	"berth/internal/engine/adopt"
 	"berth/internal/engine/ctrd"
 	"berth/internal/engine/layers"
 	"berth/internal/heart/state"
+	"berth/internal/host/kernelclock"
 	"berth/internal/host/pidfd"
 	"berth/internal/host/podfiles"
 )
@@ -41,10 +43,13 @@ func run(ctx context.Context, cfg config.Config, r adopt.Request, patience time.
 		return err
 	}
 	defer func() { err = errors.Join(err, recs.close()) }()
+	// What of it cannot be read or written, berth says when it serves.
+	clk, _ := clock.Open(clock.Path(cfg.Root), kernelclock.Open())
 	n := &node{
 		cfg:      cfg,
+		clock:    clk,
 		request:  r,
-		ctrd:     ctrd.NewAdoption(conn, recs.owner),
+		ctrd:     ctrd.NewAdoption(conn, recs.owner, clk),
 		files:    podfiles.New(cfg.Root, cfg.State),
 		patience: patience,
 		shifts: func(ctx context.Context, snapshotter string) (bool, error) {
@@ -69,6 +74,7 @@ func run(ctx context.Context, cfg config.Config, r adopt.Request, patience time.
 type node struct {
 	cfg     config.Config
 	request adopt.Request
+	clock   *clock.Clock
 	ctrd    *ctrd.Adoption
 	files   *podfiles.Files
 	// shifts reports whether a snapshotter shifts the owners of files.

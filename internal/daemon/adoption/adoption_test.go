@@ -11,6 +11,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/clock"
 	"berth/internal/engine/adopt"
 	"berth/internal/heart/state"
 )
@@ -98,7 +99,7 @@ func TestAnOwnerIsOnRecordForTheNextCall(t *testing.T) {
 	}
 	call(func(recs *records) {
 		p.Containers = []adopt.Container{container("taken", false, 1), container("not", false, 1), container("removed", false, 1)}
-		if err := recs.begin(p, oomKills{}); err != nil {
+		if err := recs.begin(p, oomKills{}, clock.New(nil).Now()); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -107,7 +108,7 @@ func TestAnOwnerIsOnRecordForTheNextCall(t *testing.T) {
 			t.Errorf("the owner is %q", got)
 		}
 		p.Containers = []adopt.Container{container("taken", true, 2), container("not", false, 2)}
-		if err := recs.begin(p, oomKills{}); err != nil {
+		if err := recs.begin(p, oomKills{}, clock.New(nil).Now()); err != nil {
 			t.Fatal(err)
 		}
 		if err := recs.Note(t.Context(), "p1", state.OwnerBerth); err != nil {

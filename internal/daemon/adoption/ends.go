@@ -53,7 +53,7 @@ func watchEnds(ctx context.Context, n *node, p adopt.Plan, kills oomKills) *ends
 					ID:       ct.ID,
 					Code:     ct.Task.Code,
 					Measured: true,
-					At:       ct.Task.ExitedAt,
+					At:       n.clock.Instant(ct.Task.ExitedAt),
 					Origin:   exit.Task,
 				}
 			case ct.Task.Running:
@@ -114,7 +114,7 @@ func (e *ends) facts() map[string]exit.Fact {
 				Code:        code,
 				Measured:    true,
 				FirstThread: true,
-				At:          time.Now(), // it has ended since the plug-in was told to stop
+				At:          e.node.clock.Now(), // it has ended since the plug-in was told to stop
 				Origin:      exit.Kernel,
 			}
 		}

@@ -47,7 +47,7 @@ func TestACodeThatThePlugInDidNotWriteDownIsKnown(t *testing.T) {
 				}
 				stopped, stop := context.WithCancel(t.Context())
 				stop()
-				_ = w.Run(stopped, nil) // closes it
+				_ = w.Run(stopped, nil, nil) // closes it
 				if !w.Exact() {
 					t.Skip("this kernel does not say how a process has ended that somebody else has reaped")
 				}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/retry"
 	"berth/internal/base/wholefile"
 	"berth/internal/engine/adopt"
@@ -247,7 +248,7 @@ func (g *giving) handOverContainer(ctx context.Context, r adopt.Record, ct state
 		if err := g.outputs.flush(ctx, &r.Sandbox.Sandbox, &ct.Container, line); err != nil {
 			return err
 		}
-		if err := writeStatus(ct, object); err != nil {
+		if err := writeStatus(ct, object, g.clock); err != nil {
 			return err
 		}
 	}
@@ -258,13 +259,13 @@ func (g *giving) handOverContainer(ctx context.Context, r adopt.Record, ct state
 }
 
 // writeStatus writes what has happened under berth into the plug-in's file about a container.
-func writeStatus(ct state.ContainerRecord, object adopt.Object) error {
+func writeStatus(ct state.ContainerRecord, object adopt.Object, c *clock.Clock) error {
 	path := adopt.StatusPath(ct.Adopted)
 	was, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	text, err := adopt.StatusFile(was, ct, object)
+	text, err := adopt.StatusFile(was, ct, object, c)
 	if err != nil {
 		return err
 	}

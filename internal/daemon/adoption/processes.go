@@ -3,10 +3,9 @@
 package adoption
 
 import (
-	"time"
-
 	"golang.org/x/sys/unix"
 
+	"berth/internal/base/clock"
 	"berth/internal/heart/state"
 	"berth/internal/host/cgroup"
 	"berth/internal/host/pidfd"
@@ -18,16 +17,16 @@ type oomKills map[string]oomCount
 // oomCount is a reading of a counter of OOM kills.
 type oomCount struct {
 	count uint64
-	at    time.Time
+	at    clock.Instant
 }
 
 // count reads the counter of a container that runs: what it says now is not a reason of an end that
-// comes later.
-func (k oomKills) count(id string, st state.Status) {
+// comes later. now is when.
+func (k oomKills) count(id string, st state.Status, now clock.Instant) {
 	if st.Process.Pid == 0 {
 		return
 	}
-	k.identify(id, &st)
+	k.identify(id, &st, now)
 	if st.OOMKills > 0 {
 		k[id] = oomCount{st.OOMKills, st.OOMKilledAt}
 	}
@@ -36,7 +35,7 @@ func (k oomKills) count(id string, st state.Status) {
 // identify completes what a record says of a process. Of one that has ended meanwhile only the cgroup
 // is kept: its shim has its code, and the cgroup says whether it was the OOM killer. OOM kills that the
 // process has survived are not a reason of its end.
-func (k oomKills) identify(id string, st *state.Status) {
+func (k oomKills) identify(id string, st *state.Status, now clock.Instant) {
 	if was, ok := k[id]; ok {
 		st.OOMKills, st.OOMKilledAt = was.count, was.at
 	}
@@ -57,6 +56,6 @@ func (k oomKills) identify(id string, st *state.Status) {
 	}
 	st.Process = state.Process{Process: p, Cgroup: group}
 	if kerr == nil && kills > st.OOMKills {
-		st.OOMKills, st.OOMKilledAt = kills, time.Now()
+		st.OOMKills, st.OOMKilledAt = kills, now
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/base/clock"
 	"berth/internal/engine/adopt"
 	"berth/internal/heart/state"
 )
@@ -116,7 +117,7 @@ func (r *records) commit(id string, after *adopt.Record, changes []state.Change)
 
 // begin puts a pod of a plan on record, as one that is being taken over. What was taken already before
 // an adoption, or its way back, was cut off, stays as it is on record: nobody else knows it better.
-func (r *records) begin(p adopt.Pod, kills oomKills) error {
+func (r *records) begin(p adopt.Pod, kills oomKills, now clock.Instant) error {
 	before, _ := r.of(p.ID)
 	known := map[string]state.ContainerRecord{}
 	for _, ct := range before.Containers {
@@ -124,14 +125,14 @@ func (r *records) begin(p adopt.Pod, kills oomKills) error {
 	}
 	after := adopt.Record{ID: p.ID, Namespace: p.Namespace, Name: p.Name, State: p.State}
 	after.Sandbox = state.SandboxRecord{Sandbox: p.Sandbox, Status: p.Status}
-	kills.identify(p.ID, &after.Sandbox.Status)
+	kills.identify(p.ID, &after.Sandbox.Status, now)
 	changes := []state.Change{state.NewSandbox(p.Sandbox, after.Sandbox.Status)}
 	for _, ct := range p.Containers {
 		rec, ok := known[ct.ID]
 		delete(known, ct.ID)
 		if !ok || !ct.Taken {
 			rec = state.ContainerRecord{Container: ct.Container, Status: ct.Status}
-			kills.identify(ct.ID, &rec.Status)
+			kills.identify(ct.ID, &rec.Status, now)
 			changes = append(changes, state.NewContainer(rec.Container, rec.Status))
 		}
 		after.Containers = append(after.Containers, rec)

@@ -112,7 +112,7 @@ func (t *taking) makePlan(found adopt.Found) {
 		Default:   t.cfg.DefaultRuntime,
 		Own:       t.owner,
 		Taking:    map[string]bool{},
-		Now:       time.Now(),
+		Clock:     t.clock,
 		CgroupDir: cgroup.Dir,
 		Held:      t.request.Switch != "",
 		End:       t.request.End,
@@ -251,7 +251,7 @@ func (t *taking) hold() error {
 			if err := t.outputs.hold(ct.ID, ct.Task); err != nil {
 				return err
 			}
-			t.kills.count(ct.ID, ct.Status)
+			t.kills.count(ct.ID, ct.Status, t.clock.Now())
 		}
 	}
 	return nil
@@ -296,7 +296,7 @@ func (t *taking) forgetGone(ctx context.Context) error {
 // Note commits who owns a pod. It implements [adopt.Outside].
 func (t *taking) Note(ctx context.Context, id string, owner state.Owner) error {
 	if p, ok := t.pods[id]; ok && owner == state.OwnerTaking {
-		return t.begin(p, t.kills)
+		return t.begin(p, t.kills, t.clock.Now())
 	}
 	return t.records.Note(ctx, id, owner)
 }

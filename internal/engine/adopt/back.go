@@ -9,10 +9,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/exit"
 	"berth/internal/heart/state"
 	"berth/internal/host/spec"
@@ -161,7 +161,7 @@ func SandboxName(c *runtimeapi.PodSandboxConfig) string {
 
 // StatusFile returns the plug-in's file about the state of a container that has been berth's. was
 // is the current file; its fields that berth does not know stay.
-func StatusFile(was []byte, ct state.ContainerRecord, o Object) ([]byte, error) {
+func StatusFile(was []byte, ct state.ContainerRecord, o Object, c *clock.Clock) ([]byte, error) {
 	fields := map[string]any{}
 	if len(was) > 0 {
 		if _, err := readStatus(was); err != nil {
@@ -173,13 +173,13 @@ func StatusFile(was []byte, ct state.ContainerRecord, o Object) ([]byte, error) 
 	}
 	st := ct.Status
 	fields["Version"] = version
-	fields["CreatedAt"] = nanoseconds(st.CreatedAt)
-	fields["StartedAt"] = nanoseconds(st.StartedAt)
+	fields["CreatedAt"] = nanoseconds(c, st.CreatedAt)
+	fields["StartedAt"] = nanoseconds(c, st.StartedAt)
 	switch st.Phase {
 	case state.Running:
 		fields["Pid"], fields["FinishedAt"] = st.Process.Pid, int64(0)
 	case state.Exited:
-		fields["Pid"], fields["FinishedAt"] = 0, nanoseconds(st.Exit.At)
+		fields["Pid"], fields["FinishedAt"] = 0, nanoseconds(c, st.Exit.At)
 		fields["ExitCode"], fields["Message"] = st.Exit.ExitCode(), st.Exit.Detail()
 		fields["Reason"] = ""
 		// the plug-in derives these
@@ -209,9 +209,9 @@ func unsettled(r Record) bool {
 }
 
 // nanoseconds writes an instant as the plug-in does; 0 for none.
-func nanoseconds(t time.Time) int64 {
-	if t.IsZero() {
+func nanoseconds(c *clock.Clock, i clock.Instant) int64 {
+	if i.IsZero() {
 		return 0
 	}
-	return t.UnixNano()
+	return c.Wall(i).UnixNano()
 }

@@ -13,6 +13,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/exit"
 	"berth/internal/heart/state"
 	"berth/internal/host/spec"
@@ -37,7 +38,7 @@ type Settings struct {
 	Own string
 	// Taking are the pods of which an earlier adoption may have taken a part.
 	Taking map[string]bool
-	Now    time.Time
+	Clock  *clock.Clock // makes instants of what the plug-in has stamped
 	// CgroupDir returns where a cgroup of cgroupfs is on this host. It may be nil.
 	CgroupDir func(path string) string
 	// Held is set if a process holds the pipes of the containers open while containerd is restarted.
@@ -247,14 +248,14 @@ func (p *planner) sandbox(o Object) {
 		Handler:        handler.Name,
 		RuntimeHandler: m.RuntimeHandler,
 		NetNS:          m.NetNSPath,
-		CreatedAt:      o.CreatedAt,
+		CreatedAt:      p.set.Clock.Instant(o.CreatedAt),
 		Config:         m.Config,
 		Adopted:        p.adoptedSandbox(o, m),
 	}
 	st := state.Status{
 		Phase:        state.Ready,
-		CreatedAt:    o.CreatedAt,
-		StartedAt:    o.CreatedAt,
+		CreatedAt:    p.set.Clock.Instant(o.CreatedAt),
+		StartedAt:    p.set.Clock.Instant(o.CreatedAt),
 		Holds:        state.HoldTask | state.HoldContainer | state.HoldSandbox | state.HoldAdopted,
 		SELinuxLabel: m.ProcessLabel,
 		Owner:        state.OwnerTaking,
@@ -267,7 +268,7 @@ func (p *planner) sandbox(o Object) {
 		st.Holds &^= state.HoldTask
 		st.Exit = exit.Fact{
 			ID:      o.ID,
-			At:      p.set.Now,
+			At:      p.set.Clock.Now(),
 			Origin:  exit.Audit,
 			Message: "it had ended before berth adopted it",
 		}
@@ -430,7 +431,7 @@ func (p *planner) container(o Object) {
 			Snapshotter: o.Snapshotter,
 			LogPath:     m.LogPath,
 			StopSignal:  cmp.Or(m.StopSignal, "SIGTERM"),
-			CreatedAt:   o.CreatedAt,
+			CreatedAt:   p.set.Clock.Instant(o.CreatedAt),
 			Config:      m.Config,
 			Adopted: &state.Adopted{
 				Dirs: []string{filepath.Join(root, "containers", o.ID), filepath.Join(volatile, "containers", o.ID)},
@@ -450,7 +451,7 @@ func (p *planner) container(o Object) {
 func (p *planner) status(ct *Container, o Object, m containerMetadata) {
 	st := state.Status{
 		Phase:        state.Created,
-		CreatedAt:    o.CreatedAt,
+		CreatedAt:    p.set.Clock.Instant(o.CreatedAt),
 		Holds:        state.HoldContainer | state.HoldSnapshot | state.HoldSandbox | state.HoldTask | state.HoldIO | state.HoldAdopted,
 		SELinuxLabel: m.ProcessLabel,
 		Applied:      &state.Applied{User: spec.UserOf(o.Spec), Resources: spec.ResourcesOf(o.Spec)},
@@ -464,28 +465,28 @@ func (p *planner) status(ct *Container, o Object, m containerMetadata) {
 		st.Phase = state.Exited
 		st.Exit = exit.Fact{
 			ID:      o.ID,
-			At:      p.set.Now,
+			At:      p.set.Clock.Now(),
 			Origin:  exit.Audit,
 			Message: err.Error(),
 		}
 		ct.Lost = append(ct.Lost, "how it ended is not known: "+err.Error())
 	case err != nil:
-		st.Phase, st.StartedAt = state.Running, o.CreatedAt
+		st.Phase, st.StartedAt = state.Running, p.set.Clock.Instant(o.CreatedAt)
 		ct.Lost = append(ct.Lost, "when it was started is not known: "+err.Error())
 	case was.FinishedAt != 0:
-		st.Phase, st.StartedAt, st.Exit = state.Exited, instant(was.StartedAt), ended(o.ID, was)
+		st.Phase, st.StartedAt, st.Exit = state.Exited, p.instant(was.StartedAt), p.ended(o.ID, was)
 		if st.StartedAt.IsZero() {
 			st.StartedAt = st.Exit.At
 		}
 	// before the plug-in wrote that down
 	case was.StartedAt != 0 && o.Task == nil && p.set.Ends[o.ID].Measured:
-		st.Phase, st.StartedAt, st.Exit = state.Exited, instant(was.StartedAt), p.set.Ends[o.ID]
+		st.Phase, st.StartedAt, st.Exit = state.Exited, p.instant(was.StartedAt), p.set.Ends[o.ID]
 		st.Exit.OOM = st.Exit.OOM || was.Reason == exit.ReasonOOMKilled
 	case was.StartedAt != 0:
-		st.Phase, st.StartedAt = state.Running, instant(was.StartedAt)
+		st.Phase, st.StartedAt = state.Running, p.instant(was.StartedAt)
 	}
 	if was.CreatedAt != 0 {
-		st.CreatedAt, ct.Container.CreatedAt = instant(was.CreatedAt), instant(was.CreatedAt)
+		st.CreatedAt, ct.Container.CreatedAt = p.instant(was.CreatedAt), p.instant(was.CreatedAt)
 	}
 	if st.Phase == state.Running && o.Task != nil && !o.Task.Stopped {
 		st.Process.Pid = o.Task.Pid // the PID of an ended process may belong to another by now
@@ -533,8 +534,8 @@ const LogLine = "berth: containerd's CRI plug-in has written the log up to here,
 const EndLine = "berth: the container has ended while berth was stopped, and the end of its output may be missing before this line"
 
 // ended returns the end of a container from its file.
-func ended(id string, was containerStatus) exit.Fact {
-	at := instant(was.FinishedAt)
+func (p *planner) ended(id string, was containerStatus) exit.Fact {
+	at := p.instant(was.FinishedAt)
 	switch was.Reason {
 	case exit.ReasonStartError, "ContainerCannotRun":
 		return exit.NotStarted(id, at, was.Message)
@@ -553,9 +554,9 @@ func ended(id string, was containerStatus) exit.Fact {
 }
 
 // instant converts an instant of the plug-in; zero for an event that has not happened.
-func instant(ns int64) time.Time {
+func (p *planner) instant(ns int64) clock.Instant {
 	if ns == 0 {
-		return time.Time{}
+		return clock.Instant{}
 	}
-	return time.Unix(0, ns).UTC()
+	return p.set.Clock.Instant(time.Unix(0, ns))
 }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/exit"
 	"berth/internal/heart/state"
 )
@@ -69,7 +70,7 @@ func node() (Found, Settings) {
 		Handlers: map[string]Handler{"runc": {"runc", "io.containerd.runc.v2", true, "overlayfs"}, "vm": {"vm", "io.containerd.kata.v2", false, "overlayfs"}},
 		Default:  "runc",
 		Own:      "me",
-		Now:      now,
+		Clock:    still(now),
 	}
 }
 
@@ -117,7 +118,7 @@ func TestAPodIsPlannedAsThePlugInHasIt(t *testing.T) {
 			!slices.Equal(c.Adopted.Dirs, []string{"/cd/io.containerd.grpc.v1.cri/containers/c1", "/elsewhere/io.containerd.grpc.v1.cri/containers/c1"}) {
 			t.Errorf("%s: the container: %+v", name, c)
 		}
-		if st := ct.Status; st.Phase != state.Running || st.Process.Pid != 4242 || !st.StartedAt.Equal(time.Unix(1001, 0)) || !st.CreatedAt.Equal(created) ||
+		if st := ct.Status; st.Phase != state.Running || st.Process.Pid != 4242 || st.StartedAt != clock.Stamped(time.Unix(1001, 0)) || st.CreatedAt != clock.Stamped(created) ||
 			st.Applied.User.GetUid() != 7 || st.Owner != "" {
 			t.Errorf("%s: the status of the container: %+v", name, st)
 		}
@@ -144,17 +145,17 @@ func TestAContainerIsAsItsFileSays(t *testing.T) {
 		{"has ended during the switch", running, ended, state.Running, exit.Fact{}, 0, state.HoldTask | state.HoldIO, "48 KiB"},
 		{"has ended, and nobody has its code", running, nil, state.Running, exit.Fact{}, 0, state.HoldTask | state.HoldIO, "255"},
 		{"exited", file(`"StartedAt":1001000000000,"FinishedAt":1002000000000,"ExitCode":7`), nil, state.Exited,
-			exit.Fact{ID: "c1", Code: 7, Measured: true, At: time.Unix(1002, 0).UTC(), Origin: exit.Task}, 0, 0, ""},
+			exit.Fact{ID: "c1", Code: 7, Measured: true, At: clock.Stamped(time.Unix(1002, 0)), Origin: exit.Task}, 0, 0, ""},
 		{"was killed by the OOM killer", file(`"StartedAt":1001000000000,"FinishedAt":1002000000000,"ExitCode":137,"Reason":"OOMKilled"`), nil, state.Exited,
-			exit.Fact{ID: "c1", Code: 137, Measured: true, At: time.Unix(1002, 0).UTC(), Origin: exit.Task, OOM: true}, 0, 0, ""},
+			exit.Fact{ID: "c1", Code: 137, Measured: true, At: clock.Stamped(time.Unix(1002, 0)), Origin: exit.Task, OOM: true}, 0, 0, ""},
 		{"did not start", file(`"FinishedAt":1002000000000,"ExitCode":128,"Reason":"StartError","Message":"no such program"`), nil, state.Exited,
-			exit.NotStarted("c1", time.Unix(1002, 0).UTC(), "no such program"), 0, 0, ""},
+			exit.NotStarted("c1", clock.Stamped(time.Unix(1002, 0)), "no such program"), 0, 0, ""},
 		{"ended unknown", file(`"StartedAt":1001000000000,"FinishedAt":1002000000000,"ExitCode":255,"Reason":"Unknown"`), nil, state.Exited,
-			exit.Fact{ID: "c1", At: time.Unix(1002, 0).UTC(), Origin: exit.Audit, Message: "the plug-in did not know how it ended"}, 0, 0, ""},
+			exit.Fact{ID: "c1", At: clock.Stamped(time.Unix(1002, 0)), Origin: exit.Audit, Message: "the plug-in did not know how it ended"}, 0, 0, ""},
 		{"has no file, and runs", "", &Task{Pid: 4242, Running: true}, state.Running, exit.Fact{}, 4242, state.HoldTask | state.HoldIO, "when it was started"},
-		{"has no file", "", nil, state.Exited, exit.Fact{ID: "c1", At: now, Origin: exit.Audit, Message: "the plug-in's status file is absent"}, 0, 0, "how it ended"},
+		{"has no file", "", nil, state.Exited, exit.Fact{ID: "c1", At: clock.Stamped(now), Origin: exit.Audit, Message: "the plug-in's status file is absent"}, 0, 0, "how it ended"},
 		{"has a file of a later version", `{"Version":"v2"}`, nil, state.Exited,
-			exit.Fact{ID: "c1", At: now, Origin: exit.Audit, Message: `the plug-in's status file has version "v2", and this berth reads "v1"`}, 0, 0, "how it ended"},
+			exit.Fact{ID: "c1", At: clock.Stamped(now), Origin: exit.Audit, Message: `the plug-in's status file has version "v2", and this berth reads "v1"`}, 0, 0, "how it ended"},
 	} {
 		f, s := node()
 		f.Objects[1].Task = tc.task
@@ -313,9 +314,9 @@ func TestANetworkIsPlanned(t *testing.T) {
 // What has happened under berth is in the plug-in's file afterwards, and what berth does not know in
 // it stays.
 func TestAStatusFileSaysWhatHasHappened(t *testing.T) {
-	at := time.Unix(1005, 0).UTC()
+	at := clock.Stamped(time.Unix(1005, 0))
 	record := func(st state.Status) state.ContainerRecord {
-		st.CreatedAt = created
+		st.CreatedAt = clock.Stamped(created)
 		return state.ContainerRecord{Container: state.Container{ID: "c1"}, Status: st}
 	}
 	for _, tc := range []struct {
@@ -324,19 +325,19 @@ func TestAStatusFileSaysWhatHasHappened(t *testing.T) {
 		st   state.Status
 		want containerStatus
 	}{
-		{"runs", running, state.Status{Phase: state.Running, StartedAt: time.Unix(1001, 0)},
+		{"runs", running, state.Status{Phase: state.Running, StartedAt: clock.Stamped(time.Unix(1001, 0))},
 			containerStatus{StartedAt: 1001e9}},
-		{"exited, and the plug-in has seen an OOM kill before", strings.Replace(running, `"Reason":""`, `"Reason":"OOMKilled"`, 1), state.Status{Phase: state.Exited, StartedAt: time.Unix(1001, 0), Exit: exit.Fact{ID: "c1", Measured: true, At: at, Origin: exit.Kernel}},
+		{"exited, and the plug-in has seen an OOM kill before", strings.Replace(running, `"Reason":""`, `"Reason":"OOMKilled"`, 1), state.Status{Phase: state.Exited, StartedAt: clock.Stamped(time.Unix(1001, 0)), Exit: exit.Fact{ID: "c1", Measured: true, At: at, Origin: exit.Kernel}},
 			containerStatus{StartedAt: 1001e9, FinishedAt: 1005e9}},
-		{"exited", running, state.Status{Phase: state.Exited, StartedAt: time.Unix(1001, 0), Exit: exit.Fact{ID: "c1", Code: 3, Measured: true, At: at, Origin: exit.Kernel}},
+		{"exited", running, state.Status{Phase: state.Exited, StartedAt: clock.Stamped(time.Unix(1001, 0)), Exit: exit.Fact{ID: "c1", Code: 3, Measured: true, At: at, Origin: exit.Kernel}},
 			containerStatus{StartedAt: 1001e9, FinishedAt: 1005e9, ExitCode: 3}},
-		{"was killed by the OOM killer", running, state.Status{Phase: state.Exited, StartedAt: time.Unix(1001, 0), Exit: exit.Fact{ID: "c1", Code: 137, Measured: true, At: at, Origin: exit.Kernel, OOM: true}},
+		{"was killed by the OOM killer", running, state.Status{Phase: state.Exited, StartedAt: clock.Stamped(time.Unix(1001, 0)), Exit: exit.Fact{ID: "c1", Code: 137, Measured: true, At: at, Origin: exit.Kernel, OOM: true}},
 			containerStatus{StartedAt: 1001e9, FinishedAt: 1005e9, ExitCode: 137, Reason: "OOMKilled"}},
-		{"nobody knows how it ended", running, state.Status{Phase: state.Exited, StartedAt: time.Unix(1001, 0), Exit: exit.Fact{ID: "c1", At: at, Origin: exit.Audit}},
+		{"nobody knows how it ended", running, state.Status{Phase: state.Exited, StartedAt: clock.Stamped(time.Unix(1001, 0)), Exit: exit.Fact{ID: "c1", At: at, Origin: exit.Audit}},
 			containerStatus{StartedAt: 1001e9, FinishedAt: 1005e9, ExitCode: 255, Reason: "Unknown"}},
 		{"is created", "", state.Status{Phase: state.Created}, containerStatus{}},
 	} {
-		b, err := StatusFile([]byte(tc.was), record(tc.st), Object{})
+		b, err := StatusFile([]byte(tc.was), record(tc.st), Object{}, still(now))
 		if err != nil {
 			t.Errorf("%s: %v", tc.name, err)
 			continue
@@ -350,12 +351,12 @@ func TestAStatusFileSaysWhatHasHappened(t *testing.T) {
 			t.Errorf("%s: %s", tc.name, b)
 		}
 	}
-	b, err := StatusFile([]byte(`{"Version":"v1","Later":"x"}`), record(state.Status{Phase: state.Created}), Object{})
+	b, err := StatusFile([]byte(`{"Version":"v1","Later":"x"}`), record(state.Status{Phase: state.Created}), Object{}, still(now))
 	var fields map[string]any
 	if err != nil || json.Unmarshal(b, &fields) != nil || fields["Later"] != "x" {
 		t.Errorf("%v: %s", err, b)
 	}
-	if _, err := StatusFile([]byte(`{"Version":"v2"}`), record(state.Status{}), Object{}); err == nil {
+	if _, err := StatusFile([]byte(`{"Version":"v2"}`), record(state.Status{}), Object{}, still(now)); err == nil {
 		t.Error("a file of a later version was written")
 	}
 }
@@ -431,3 +432,16 @@ func TestAPodWithAUserNamespaceKeepsItsAddress(t *testing.T) {
 		t.Errorf("%+v", plan.Refused)
 	}
 }
+
+// fixed is a clock that stands still.
+type fixed struct {
+	clock.Source
+	at time.Time
+}
+
+func (f fixed) SinceBoot() time.Duration         { return time.Hour }
+func (f fixed) Read() (time.Duration, time.Time) { return time.Hour, f.at }
+func (f fixed) Boot() string                     { return "boot" }
+
+// still returns a clock that stands still.
+func still(now time.Time) *clock.Clock { return clock.New(fixed{at: now}) }

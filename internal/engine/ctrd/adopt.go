@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/connection"
 	"berth/internal/base/exit"
 	"berth/internal/engine/adopt"
@@ -55,14 +56,15 @@ const (
 // Adoption reads the objects of containerd's CRI plug-in, and moves them between the plug-in and a
 // berth. It works without [Containerd.Follow].
 type Adoption struct {
+	clock  *clock.Clock
 	client *connection.Connection
 	owner  string
 }
 
 // NewAdoption returns the adoption of a berth with an ID, through a connection that the caller
 // closes.
-func NewAdoption(conn *connection.Connection, owner string) *Adoption {
-	return &Adoption{client: conn, owner: owner}
+func NewAdoption(conn *connection.Connection, owner string, c *clock.Clock) *Adoption {
+	return &Adoption{client: conn, owner: owner, clock: c}
 }
 
 func asking(ctx context.Context) context.Context {
@@ -234,7 +236,7 @@ func (a *Adoption) Ended(ctx context.Context, id string) (exit.Fact, error) {
 	if err != nil {
 		return exit.Fact{}, fmt.Errorf("wait for task %s: %w", id, connection.Native(err))
 	}
-	return exit.Fact{ID: id, Code: r.GetExitStatus(), Measured: true, At: r.GetExitedAt().AsTime(), Origin: exit.Task}, nil
+	return exit.Fact{ID: id, Code: r.GetExitStatus(), Measured: true, At: a.clock.Instant(r.GetExitedAt().AsTime()), Origin: exit.Task}, nil
 }
 
 // ImageRefs returns the references of images in a status, by their IDs. The plug-in keeps an image

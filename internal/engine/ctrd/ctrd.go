@@ -12,6 +12,7 @@ import (
 
 	"github.com/containerd/containerd/v2/core/snapshots"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/connection"
 	"berth/internal/engine/layers"
 	"berth/internal/engine/shims"
@@ -19,7 +20,9 @@ import (
 
 // Config holds the settings of the adapter.
 type Config struct {
-	Owner       string // this berth's ID
+	Owner string // this berth's ID
+	// Clock makes instants of what containerd and its shims have stamped; nil: that of this process.
+	Clock       *clock.Clock
 	Snapshotter string // of new containers
 	// Snapshotters are others, which some runtime handlers have instead.
 	Snapshotters []string
@@ -46,6 +49,7 @@ type Containerd struct {
 	*layers.Layers
 	client       *connection.Connection
 	owner        string
+	clock        *clock.Clock
 	snapshotters []string
 	setAside     func(ctx context.Context, id string) bool
 	runs         func(id string) bool
@@ -77,11 +81,15 @@ func New(conn *connection.Connection, cfg Config) *Containerd {
 		}),
 		client:       conn,
 		owner:        cfg.Owner,
+		clock:        cfg.Clock,
 		snapshotters: append(slices.Clone(cfg.Snapshotters), cfg.Snapshotter),
 		setAside:     cfg.SetAside,
 		runs:         cfg.Runs,
 		log:          cfg.Logger,
 		shims:        cfg.Shims,
+	}
+	if c.clock == nil {
+		c.clock = clock.New(nil)
 	}
 	if c.setAside == nil {
 		c.setAside = func(context.Context, string) bool { return false }

@@ -171,7 +171,7 @@ func (c *Containerd) dispatch(e *events.Envelope, l Listener) {
 			ID:       ev.ContainerID,
 			Code:     ev.ExitStatus,
 			Measured: !guessed(ev.ExitStatus),
-			At:       at,
+			At:       c.clock.Instant(at),
 			Origin:   exit.Stream,
 		})
 	case *eventtypes.TaskOOM:

@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/containerd/v2/core/events"
 	"github.com/containerd/typeurl/v2"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/exit"
 )
 
@@ -24,11 +25,11 @@ func TestWhatContainerdPublishesForADeadShimIsNotAMeasurement(t *testing.T) {
 		}
 		var got []exit.Fact
 		e := &events.Envelope{Topic: "/tasks/exit", Timestamp: time.Now(), Event: event}
-		(&Containerd{}).dispatch(e, Listener{Exited: func(f exit.Fact) { got = append(got, f) }})
+		(&Containerd{clock: clock.New(nil)}).dispatch(e, Listener{Exited: func(f exit.Fact) { got = append(got, f) }})
 		if len(got) != 1 || got[0].Measured != measured || got[0].Origin != exit.Stream {
 			t.Errorf("%d: %v", code, got)
 		}
-		if len(got) == 1 && !got[0].At.Equal(e.Timestamp) { // the event has no instant of its own
+		if len(got) == 1 && !got[0].At.Stamp().Equal(e.Timestamp) { // the event has no instant of its own
 			t.Errorf("%d: at %s, published at %s", code, got[0].At, e.Timestamp)
 		}
 	}

@@ -98,7 +98,7 @@ func (s sandboxer) Wait(ctx context.Context, id string) (pod.TaskState, error) {
 	if err != nil {
 		return pod.TaskState{}, s.fail("wait for", id, err)
 	}
-	return pod.TaskState{Stopped: true, Code: e.ExitStatus, ExitedAt: e.ExitedAt}, nil
+	return pod.TaskState{Stopped: true, Code: e.ExitStatus, ExitedAt: s.c.clock.Instant(e.ExitedAt)}, nil
 }
 
 // Status asks for the state of the sandbox. It takes taskTimeout at most, even if the sandbox's

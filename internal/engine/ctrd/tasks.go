@@ -315,7 +315,7 @@ func (c *Containerd) TaskState(ctx context.Context, id string) (pod.TaskState, e
 	case task.Status_RUNNING, task.Status_PAUSED, task.Status_PAUSING:
 		st.Running = true
 	case task.Status_STOPPED:
-		st.Stopped, st.Code, st.ExitedAt = true, p.GetExitStatus(), p.GetExitedAt().AsTime()
+		st.Stopped, st.Code, st.ExitedAt = true, p.GetExitStatus(), c.clock.Instant(p.GetExitedAt().AsTime())
 	case task.Status_UNKNOWN:
 		return st, fmt.Errorf("get state of task %s: its shim does not report it: %w", id, errdefs.ErrUnavailable)
 	}
@@ -339,5 +339,5 @@ func (c *Containerd) WaitTask(ctx context.Context, id string) (pod.TaskState, er
 	if err != nil {
 		return pod.TaskState{}, fmt.Errorf("wait for task %s: %w", id, connection.Native(err))
 	}
-	return pod.TaskState{Stopped: true, Code: r.ExitStatus, ExitedAt: r.ExitedAt.AsTime()}, nil
+	return pod.TaskState{Stopped: true, Code: r.ExitStatus, ExitedAt: c.clock.Instant(r.ExitedAt.AsTime())}, nil
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
 	"berth/internal/base/retry"
@@ -236,7 +237,7 @@ func (a *auditor) oldest(step Step) time.Duration {
 	var oldest time.Duration
 	for _, u := range a.units.all() {
 		st := u.now()
-		var since time.Time
+		var since clock.Instant
 		switch {
 		case step == StepSettle && !st.Phase.Ended():
 			known, _ := u.evidence.known()
@@ -245,7 +246,7 @@ func (a *auditor) oldest(step Step) time.Duration {
 			since = st.Exit.At
 		}
 		if !since.IsZero() {
-			oldest = max(oldest, time.Since(since))
+			oldest = max(oldest, u.clock.Since(since))
 		}
 	}
 	return oldest

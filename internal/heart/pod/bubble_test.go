@@ -58,7 +58,9 @@ func start(t *testing.T, w *world.World, loaded state.Loaded, with ...func(p *po
 	for _, change := range with {
 		change(&ports)
 	}
-	b.ports, b.Controller = ports, pod.New(w.Config(), ports)
+	cfg := w.Config()
+	cfg.Clock = b.life.Clock
+	b.ports, b.Controller = ports, pod.New(cfg, ports)
 	b.life.NotifyOOM(b.OOMNoted)
 	b.Restore(loaded)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -7,11 +7,14 @@ import (
 	"encoding/hex"
 	"time"
 
+	"berth/internal/base/clock"
 	"berth/internal/host/spec"
 )
 
 // Config holds the controller's settings. Zero durations take the defaults.
 type Config struct {
+	// Clock makes the instants that are kept; nil: that of this process, which nobody sets.
+	Clock *clock.Clock
 	// Handlers are the runtime handlers by name; DefaultHandler is the one that a request without a
 	// handler gets.
 	Handlers       map[string]Handler
@@ -84,6 +87,9 @@ func (cfg *Config) defaults() {
 		if *d.v <= 0 {
 			*d.v = d.d
 		}
+	}
+	if cfg.Clock == nil {
+		cfg.Clock = clock.New(nil)
 	}
 	if cfg.NewID == nil {
 		cfg.NewID = randomID

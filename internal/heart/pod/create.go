@@ -310,7 +310,7 @@ func (c *creator) plan(id string, p *unit, config *runtimeapi.ContainerConfig, f
 	if err != nil {
 		return nil, err
 	}
-	now, img := time.Now(), from.image
+	now, img := c.make.clock.Next(), from.image
 	holds := state.HoldTask | state.HoldIO | state.HoldContainer | state.HoldSnapshot | state.HoldSandbox | state.HoldFiles
 	if len(volumes) > 0 {
 		holds |= state.HoldViews

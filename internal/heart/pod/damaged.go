@@ -11,6 +11,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/event"
 	"berth/internal/heart/state"
 )
@@ -19,7 +20,8 @@ import (
 // because something may run there. They are listed with their readable fields, in the states
 // UNKNOWN and NOTREADY, until a person removes them.
 type damaged struct {
-	obs Observer
+	clock *clock.Clock
+	obs   Observer
 
 	mu   sync.Mutex
 	byID map[string]state.Damaged
@@ -81,13 +83,13 @@ func (d *damaged) members(pod string) []state.Damaged {
 	return slices.DeleteFunc(d.list(state.KindContainer), func(rec state.Damaged) bool { return rec.Container.PodID != pod })
 }
 
-func damagedSandbox(rec state.Damaged) *runtimeapi.PodSandboxStatus {
+func (d *damaged) sandbox(rec state.Damaged) *runtimeapi.PodSandboxStatus {
 	cfg := rec.Sandbox.Config
 	return &runtimeapi.PodSandboxStatus{
 		Id:             rec.ID,
 		Metadata:       orEmpty(cfg.GetMetadata()),
 		State:          runtimeapi.PodSandboxState_SANDBOX_NOTREADY,
-		CreatedAt:      unixNano(rec.Sandbox.CreatedAt),
+		CreatedAt:      criTime(d.clock, rec.Sandbox.CreatedAt),
 		Labels:         cfg.GetLabels(),
 		Annotations:    cfg.GetAnnotations(),
 		RuntimeHandler: rec.Sandbox.RuntimeHandler,
@@ -96,13 +98,13 @@ func damagedSandbox(rec state.Damaged) *runtimeapi.PodSandboxStatus {
 	}
 }
 
-func damagedContainer(rec state.Damaged) *runtimeapi.ContainerStatus {
+func (d *damaged) container(rec state.Damaged) *runtimeapi.ContainerStatus {
 	ct, cfg := rec.Container, rec.Container.Config
 	return &runtimeapi.ContainerStatus{
 		Id:          rec.ID,
 		Metadata:    orEmpty(cfg.GetMetadata()),
 		State:       runtimeapi.ContainerState_CONTAINER_UNKNOWN,
-		CreatedAt:   unixNano(ct.CreatedAt),
+		CreatedAt:   criTime(d.clock, ct.CreatedAt),
 		Image:       orEmpty(cfg.GetImage()),
 		ImageRef:    ct.ImageRef,
 		ImageId:     ct.ImageID,

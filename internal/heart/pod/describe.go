@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"berth/internal/base/exit"
 	"berth/internal/heart/state"
 )
 
@@ -81,13 +82,13 @@ func describe(u *unit) map[string]any {
 		m["podResources"] = st.PodResources
 	}
 	if st.OOMKills > 0 {
-		m["oomKills"], m["oomKilledAt"] = st.OOMKills, st.OOMKilledAt
+		m["oomKills"], m["oomKilledAt"] = st.OOMKills, u.clock.Wall(st.OOMKilledAt)
 	}
 	if !st.Exit.Zero() {
-		m["exit"] = st.Exit
+		m["exit"] = shown(u, st.Exit)
 	}
 	if known, _ := u.evidence.known(); !known.Zero() && !st.Phase.Ended() {
-		m["ended"] = known // not on record yet
+		m["ended"] = shown(u, known) // not on record yet
 	}
 	if held := u.told.holding(); held != "" {
 		m["held"] = held
@@ -96,6 +97,12 @@ func describe(u *unit) map[string]any {
 		m["releaseError"] = err.Error()
 	}
 	return m
+}
+
+// shown returns a fact with the wall time of its instant.
+func shown(u *unit, f exit.Fact) exit.Fact {
+	f.At = u.clock.Shown(f.At)
+	return f
 }
 
 func runningPID(u *unit, st *state.Status) uint32 {

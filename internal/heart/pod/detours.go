@@ -65,7 +65,7 @@ func (r *reviver) revive(ctx context.Context, u *unit) error {
 		ID:        p.id,
 		Handler:   p.handler,
 		Config:    p.sandbox.Config,
-		CreatedAt: p.sandbox.CreatedAt,
+		CreatedAt: p.clock.Wall(p.sandbox.CreatedAt),
 		NetNS:     p.sandbox.NetNS,
 		Group:     p.sandbox.ShimGroup,
 		// the shim reads annotations, and needs none

@@ -5,8 +5,8 @@ package pod
 import (
 	"slices"
 	"sync"
-	"time"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
 )
@@ -14,9 +14,10 @@ import (
 // evidence holds the facts about the end of one unit before it is settled, with the instant at
 // which it was noticed, and the signals in flight. [exit.Evidence] draws the conclusion.
 type evidence struct {
+	clock   *clock.Clock
 	mu      sync.Mutex
 	of      exit.Evidence
-	since   time.Time     // of the first fact
+	since   clock.Instant // of the first fact
 	said    []event.Said  // the added facts, in order, each with whether it was new
 	more    chan struct{} // closed, and replaced, when there is more
 	odd     bool          // contradiction has returned that two codes differ
@@ -24,8 +25,8 @@ type evidence struct {
 	sent    chan struct{} // closed when none is any more; nil while none is
 }
 
-func (e *evidence) init(f exit.Fact) {
-	e.of.Fact, e.more = f, make(chan struct{})
+func (e *evidence) init(f exit.Fact, c *clock.Clock) {
+	e.of.Fact, e.more, e.clock = f, make(chan struct{}), c
 }
 
 // add merges a fact, or a hint, and reports whether it was new.
@@ -34,7 +35,7 @@ func (e *evidence) add(f exit.Fact, hint bool) bool {
 	defer e.mu.Unlock()
 	if len(e.said) < maxSaid && !f.Zero() {
 		e.said = append(e.said, event.Said{
-			At:          time.Now(),
+			At:          e.clock.Now(),
 			Witness:     f.Origin,
 			Code:        f.Code,
 			Measured:    f.Measured,
@@ -46,7 +47,7 @@ func (e *evidence) add(f exit.Fact, hint bool) bool {
 	more := e.of.Add(f, hint)
 	if more {
 		if e.since.IsZero() {
-			e.since = time.Now()
+			e.since = e.clock.Now()
 		}
 		close(e.more)
 		e.more = make(chan struct{})
@@ -88,7 +89,7 @@ func (e *evidence) contradiction() (other exit.Fact, differ bool) {
 }
 
 // noticedAt returns when the first fact arrived.
-func (e *evidence) noticedAt() time.Time {
+func (e *evidence) noticedAt() clock.Instant {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.since

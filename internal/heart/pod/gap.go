@@ -34,7 +34,7 @@ func (g gap) pass(ctx context.Context, u *unit, st TaskState) {
 	}
 	left := publishPatience
 	if !st.ExitedAt.IsZero() {
-		left = min(publishPatience-time.Since(st.ExitedAt), publishPatience)
+		left = min(publishPatience-u.clock.Since(st.ExitedAt), publishPatience)
 	}
 	if left <= 0 {
 		return

@@ -34,7 +34,7 @@ func (g *givenUp) end(ctx context.Context, u *unit) error {
 		return nil // the fact of its end is on its way here
 	}
 	if known, _ := u.evidence.known(); known.Zero() {
-		u.evidence.add(exit.NotStarted(u.id, time.Now(), "it was not started"), false)
+		u.evidence.add(exit.NotStarted(u.id, u.clock.Now(), "it was not started"), false)
 	}
 	return nil
 }

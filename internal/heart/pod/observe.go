@@ -114,7 +114,7 @@ func (w *witnesses) reportOOM(id string) {
 		return
 	}
 	w.obs.Note(id, event.OOMKillReported{})
-	u.oom.report(time.Now())
+	u.oom.report(u.clock.Now())
 	if u.now().Phase.Ended() {
 		w.lanes.correct(u) // the report came later than the end
 		return

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
 	"berth/internal/heart/pod"
@@ -20,7 +21,7 @@ func TestAShimThatReportsTheEndOfALivingProcessIsDoubted(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		c := b.run(b.pod("p1", ""), "c1")
 		// The shim died; containerd's clean-up claims 137.
-		b.Exited(exit.Fact{ID: c, Code: 137, Measured: true, At: time.Now(), Origin: exit.Stream})
+		b.Exited(exit.Fact{ID: c, Code: 137, Measured: true, At: clock.Stamped(time.Now()), Origin: exit.Stream})
 		time.Sleep(time.Minute)
 		b.expect(c, running, 0, "")
 		b.exit(c, 42)

@@ -58,7 +58,7 @@ func (o *oomReader) arm(u *unit) (more bool) {
 			e.counter.at = st.OOMKilledAt
 		}
 	}
-	grown := e.counter.read(kills, hits, time.Now(), u.ownsGroup(), false, false)
+	grown := e.counter.read(kills, hits, u.clock.Now(), u.ownsGroup(), false, false)
 	e.counter.last.late = grown > 0 && a != pidfd.Alive
 	return grown > 0
 }
@@ -90,7 +90,7 @@ func (o *oomReader) count(u *unit, dir string, kills uint64, last bool) {
 	if e.known {
 		return
 	}
-	e.counter.read(kills, hits, time.Now(), u.ownsGroup(), e.armed && noticed, e.all)
+	e.counter.read(kills, hits, u.clock.Now(), u.ownsGroup(), e.armed && noticed, e.all)
 	e.known = last
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
 	"berth/internal/heart/state"
@@ -20,7 +21,7 @@ const oomNear = time.Second
 // are the same if the kernel notified berth. If berth was away, or could not be notified, the first
 // one is the time of the reading before.
 type oomRise struct {
-	from, to time.Time
+	from, to clock.Instant
 	limit    exit.Limit // that was reached; "" if the counters do not tell
 	// late is set if the process may have ended before the counter was read, at an unknown time:
 	// the second instant is meaningless then.
@@ -39,14 +40,14 @@ type oomEvidence struct {
 	looking bool // the counter is being read for a moment
 	again   bool // and is to look for longer
 	// reported is when containerd reported an OOM kill the last time.
-	reported time.Time
+	reported clock.Instant
 }
 
-// begin forgets the counts of an earlier start's group, which was undone.
-func (e *oomEvidence) begin() {
+// begin forgets the counts of an earlier start's group, which was undone, at an instant.
+func (e *oomEvidence) begin(at clock.Instant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.counter = oomCounter{at: time.Now()}
+	e.counter = oomCounter{at: at}
 }
 
 // miss notes that the kernel has notified of a kill, and that the counter could not be read: a kill
@@ -91,7 +92,7 @@ func (e *oomEvidence) reading() oomCounter {
 	return e.counter
 }
 
-func (e *oomEvidence) report(at time.Time) {
+func (e *oomEvidence) report(at clock.Instant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.reported = at
@@ -130,8 +131,8 @@ func (e *oomEvidence) record(st *state.Status) {
 // oomCounter is a counter of OOM kills as it was read last. It is a value, without clock or I/O.
 type oomCounter struct {
 	kills uint64
-	sum   uint64    // as last read: without the counts of groups that were gone by then
-	at    time.Time // when kills was read
+	sum   uint64        // as last read: without the counts of groups that were gone by then
+	at    clock.Instant // when kills was read
 	// of the memory limits of the group and those above, at that time; nil: not known
 	hits     []uint64
 	last     oomRise // zero: there was none
@@ -141,7 +142,7 @@ type oomCounter struct {
 // read takes a reading of the counter at an instant, with the limits that were reached by then. It
 // reports by how much the counter grew. live is set if the kernel would have notified of a kill
 // long before; unless all is set, that excludes kills that the node's lack of memory caused.
-func (c *oomCounter) read(kills uint64, hits []uint64, at time.Time, own, live, all bool) (grown uint64) {
+func (c *oomCounter) read(kills uint64, hits []uint64, at clock.Instant, own, live, all bool) (grown uint64) {
 	limit := limitReached(c.hits, hits, own)
 	// the sum falls when a group is removed (cgroup v1)
 	counted := c.kills + (kills - min(kills, c.sum))

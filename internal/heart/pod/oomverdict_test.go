@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/exit"
 )
 
@@ -20,7 +21,7 @@ type reading struct {
 func TestOOMKilledIsAboutThisEnd(t *testing.T) {
 	const ms = time.Millisecond
 	const week = 7 * 24 * time.Hour
-	started, ended := time.Unix(1000, 0), time.Unix(1000, 0).Add(week)
+	started, ended := clock.Stamped(time.Unix(1000, 0)), clock.Stamped(time.Unix(1000, 0).Add(week))
 	type readings []reading
 	none := []uint64{0, 0, 0}
 	for _, tc := range []struct {
@@ -82,11 +83,11 @@ func TestOOMKilledIsAboutThisEnd(t *testing.T) {
 // With cgroup v1 the sum of the counters falls when a group below a container's is removed. What was
 // counted there stays counted, and a kill in another one is seen.
 func TestAGroupThatIsRemovedTakesNoOOMKillAlong(t *testing.T) {
-	c := oomCounter{at: time.Unix(1, 0), kills: 2, sum: 2}
+	c := oomCounter{at: clock.Stamped(time.Unix(1, 0)), kills: 2, sum: 2}
 	for i, tc := range []struct{ sum, grown, kills uint64 }{
 		{2, 0, 2}, {5, 3, 5}, {3, 0, 5}, {3, 0, 5}, {4, 1, 6}, {0, 0, 6}, {1, 1, 7},
 	} {
-		if grown := c.read(tc.sum, nil, time.Unix(int64(i)+2, 0), true, false, false); grown != tc.grown || c.kills != tc.kills {
+		if grown := c.read(tc.sum, nil, clock.Stamped(time.Unix(int64(i)+2, 0)), true, false, false); grown != tc.grown || c.kills != tc.kills {
 			t.Errorf("reading %d: grown by %d to %d, want %d to %d", i, grown, c.kills, tc.grown, tc.kills)
 		}
 	}

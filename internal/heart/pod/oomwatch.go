@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/event"
 	"berth/internal/heart/state"
 	"berth/internal/host/pidfd"
@@ -127,7 +128,7 @@ func (w *oomWatcher) survived(u *unit, c oomCounter) {
 
 // survivedText returns the message of a status with the number of OOM kills that a running
 // container survived; "" for none.
-func survivedText(st *state.Status) string {
+func survivedText(st *state.Status, c *clock.Clock) string {
 	if st.OOMKills == 0 {
 		return ""
 	}
@@ -135,5 +136,5 @@ func survivedText(st *state.Status) string {
 	if st.OOMKills == 1 {
 		kills = "OOM kill"
 	}
-	return fmt.Sprintf("%d %s survived, the last at %s", st.OOMKills, kills, st.OOMKilledAt.UTC().Format(time.RFC3339))
+	return fmt.Sprintf("%d %s survived, the last at %s", st.OOMKills, kills, c.Wall(st.OOMKilledAt).Format(time.RFC3339))
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"berth/internal/base/clock"
 	"berth/internal/host/pins"
 )
 
@@ -20,14 +21,15 @@ import (
 type pinner struct {
 	shims Shims
 	pins  Pins
+	clock *clock.Clock
 
 	stopped chan struct{} // closed by the first Stop
 	stop    sync.Once
-	at      time.Time // of the first Stop; read once stopped is closed
+	at      clock.Instant // of the first Stop; read once stopped is closed
 }
 
-func newPinner(s Shims, p Pins) *pinner {
-	return &pinner{shims: s, pins: p, stopped: make(chan struct{})}
+func newPinner(s Shims, p Pins, c *clock.Clock) *pinner {
+	return &pinner{shims: s, pins: p, clock: c, stopped: make(chan struct{})}
 }
 
 // Create makes the namespaces that the specification of the sandbox has, with the hostname and the
@@ -66,7 +68,7 @@ func (p *pinner) Stop(_ context.Context, id string, _ time.Duration) error {
 		return err
 	}
 	p.stop.Do(func() {
-		p.at = time.Now()
+		p.at = p.clock.Now()
 		close(p.stopped)
 	})
 	return nil

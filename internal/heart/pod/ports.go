@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/event"
 	"berth/internal/heart/state"
 	"berth/internal/host/logs"
@@ -101,7 +102,7 @@ type TaskState struct {
 	Running  bool   // running or paused: its program runs; false of a task that was not started
 	Stopped  bool   // ended; Code and ExitedAt are the shim's
 	Code     uint32
-	ExitedAt time.Time
+	ExitedAt clock.Instant
 }
 
 // Runtime is containerd, as far as pods need it. Errors wrap errdefs' sentinels: ErrNotFound if the
@@ -580,9 +581,9 @@ type SandboxRequest struct {
 	ID        string
 	Handler   Handler
 	Config    *runtimeapi.PodSandboxConfig
-	CreatedAt time.Time
-	NetNS     string // "" for the host's network
-	Group     string // of sandboxes without a process that share a shim; "" for none
+	CreatedAt time.Time // wall time
+	NetNS     string    // "" for the host's network
+	Group     string    // of sandboxes without a process that share a shim; "" for none
 	// Spec is the specification of the pause process. Other sandboxers use parts of it:
 	// annotations, the cgroup.
 	Spec   *specs.Spec

@@ -79,7 +79,7 @@ func (p *processes) follow(u *unit, proc pidfd.Process) (pidfd.Process, error) {
 func (p *processes) record(u *unit, proc state.Process) error {
 	u.setProcess(proc) // the witnesses may need it before it is on disk
 	u.told.forget()    // an earlier one, which was taken back
-	u.oom.begin()
+	u.oom.begin(u.clock.Now())
 	_ = p.ooms.arm(u) // nothing was counted before
 	return u.change(func(st *state.Status) bool { st.Process, st.Start = proc, state.Start{}; return true })
 }

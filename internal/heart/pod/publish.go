@@ -5,7 +5,6 @@ package pod
 import (
 	"slices"
 	"sync"
-	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
@@ -76,7 +75,7 @@ func (p *publisher) forget(sandbox *unit) { p.feed.Forget(sandbox.id) }
 func (p *publisher) sendLocked(u *unit, what runtimeapi.ContainerEventType) {
 	sandbox := u.pod
 	// before the snapshot: the stamp must not be later
-	stamp := p.feed.Stamp(sandbox.id, time.Now())
+	stamp := p.feed.Stamp(sandbox.id, sandbox.clock.Wall(sandbox.clock.Now()))
 	ev := &runtimeapi.ContainerEventResponse{
 		ContainerId:        u.id,
 		ContainerEventType: what,

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -20,12 +19,12 @@ import (
 func (c *Controller) PodSandboxStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.PodSandboxStatusResponse, error) {
 	u, err := c.units.findSandbox(id)
 	if rec, ok := c.damaged.find(id, state.KindSandbox); ok && err != nil {
-		return &runtimeapi.PodSandboxStatusResponse{Status: damagedSandbox(rec)}, nil
+		return &runtimeapi.PodSandboxStatusResponse{Status: c.damaged.sandbox(rec)}, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	at := c.feed.Instant(time.Now()) // before the snapshot: the instant must not be later
+	at := c.feed.Instant(u.clock.Wall(u.clock.Now())) // before the snapshot: the instant must not be later
 	resp := &runtimeapi.PodSandboxStatusResponse{
 		Status:             c.statuses.sandbox(u),
 		Timestamp:          at,
@@ -50,7 +49,7 @@ func (c *Controller) ListPodSandbox(f *runtimeapi.PodSandboxFilter) []*runtimeap
 		list = append(list, c.statuses.sandboxItem(u))
 	}
 	for _, rec := range c.damaged.list(state.KindSandbox) {
-		st := damagedSandbox(rec)
+		st := c.damaged.sandbox(rec)
 		if idMatches(f.GetId(), rec.ID) && labelsMatch(f.GetLabelSelector(), st.GetLabels()) &&
 			(f.GetState() == nil || f.GetState().GetState() == st.GetState()) {
 			list = append(list, &runtimeapi.PodSandbox{
@@ -72,7 +71,7 @@ func (c *Controller) ListPodSandbox(f *runtimeapi.PodSandboxFilter) []*runtimeap
 func (c *Controller) ContainerStatus(ctx context.Context, id string, verbose bool) (*runtimeapi.ContainerStatusResponse, error) {
 	u, err := c.units.findContainer(id)
 	if rec, ok := c.damaged.find(id, state.KindContainer); ok && err != nil {
-		return &runtimeapi.ContainerStatusResponse{Status: damagedContainer(rec)}, nil
+		return &runtimeapi.ContainerStatusResponse{Status: c.damaged.container(rec)}, nil
 	}
 	if err != nil {
 		return nil, err
@@ -102,7 +101,7 @@ func (c *Controller) ListContainers(f *runtimeapi.ContainerFilter) []*runtimeapi
 		list = append(list, c.statuses.containerItem(u))
 	}
 	for _, rec := range c.damaged.list(state.KindContainer) {
-		st := damagedContainer(rec)
+		st := c.damaged.container(rec)
 		if idMatches(f.GetId(), rec.ID) && idMatches(f.GetPodSandboxId(), rec.Container.PodID) && labelsMatch(f.GetLabelSelector(), st.GetLabels()) &&
 			(f.GetState() == nil || f.GetState().GetState() == st.GetState()) {
 			list = append(list, &runtimeapi.Container{

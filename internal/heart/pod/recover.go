@@ -288,7 +288,7 @@ func (r *recovery) release(u *unit) {
 
 // undo schedules the undoing of a creation that was cut off.
 func (r *recovery) undo(u *unit) {
-	u.evidence.add(exit.NotStarted(u.id, time.Now(), "berth stopped while it was being made"), false)
+	u.evidence.add(exit.NotStarted(u.id, u.clock.Now(), "berth stopped while it was being made"), false)
 	r.lanes.settle(u)
 }
 
@@ -346,7 +346,7 @@ func (r *recovery) adopt(ctx context.Context, u *unit, known TaskState) bool {
 	adopted := false
 	if err := u.change(func(st *state.Status) bool {
 		if adopted = st.Phase == state.Created; adopted { // not when its exit was settled meanwhile
-			st.Phase, st.Process, st.StartedAt, st.Start = u.runningPhase(), p, time.Now(), state.Start{}
+			st.Phase, st.Process, st.StartedAt, st.Start = u.runningPhase(), p, u.clock.Now(), state.Start{}
 		}
 		return adopted
 	}); err != nil {

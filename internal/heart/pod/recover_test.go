@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/exit"
 )
 
@@ -43,7 +44,7 @@ func TestACreationThatWasCutOffIsUndoneThoughItsProcessEnded(t *testing.T) {
 		p := loaded.Sandboxes[0].ID
 		b.exit(p, 137)
 		again := start(t, b.World, loaded)
-		again.Exited(exit.Fact{ID: p, Code: 137, Measured: true, At: time.Now(), Origin: exit.Kernel})
+		again.Exited(exit.Fact{ID: p, Code: 137, Measured: true, At: clock.Stamped(time.Now()), Origin: exit.Kernel})
 		synctest.Wait()
 		if err := again.Relist(t.Context()); err != nil {
 			t.Fatal(err)

@@ -44,7 +44,7 @@ type sandboxMaker struct {
 
 // plan makes the unit of a sandbox that is about to be made, with all that it may come to hold.
 func (m *sandboxMaker) plan(sb state.Sandbox, h Handler) *unit {
-	now := time.Now()
+	now := m.make.clock.Next()
 	sb.Handler, sb.Sandboxer, sb.CreatedAt = h.Name, h.Sandboxer, now
 	holds := state.HoldTask | state.HoldSandbox | state.HoldFiles
 	if sb.Pinned {
@@ -126,7 +126,7 @@ func (m *sandboxMaker) makeAll(ctx context.Context, u *unit) error {
 			st.Network = &state.Network{IPs: net.IPs, Result: net.Raw, Conf: net.Conf, Firewall: net.Firewall}
 		}
 		if st.StartedAt.IsZero() {
-			st.StartedAt = time.Now()
+			st.StartedAt = u.clock.Now()
 		}
 		st.Endpoint, st.SELinuxLabel = started.Endpoint, u.label()
 	}
@@ -236,7 +236,7 @@ func (m *sandboxMaker) makeProcess(ctx context.Context, u *unit) error {
 		ID:        u.id,
 		Handler:   u.handler,
 		Config:    u.sandbox.Config,
-		CreatedAt: u.sandbox.CreatedAt,
+		CreatedAt: u.clock.Wall(u.sandbox.CreatedAt),
 		NetNS:     u.sandbox.NetNS,
 		Group:     u.sandbox.ShimGroup,
 		Spec:      oci,

@@ -5,7 +5,6 @@ package pod
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -90,7 +89,7 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 	}
 	s.obs.Note(u.id, event.ExitSettled{
 		Exit:     event.ExitOf(known),
-		Lag:      time.Since(known.At),
+		Lag:      u.clock.Since(known.At),
 		Evidence: u.oom.tell(u.evidence.told()),
 	})
 	if alone {
@@ -115,7 +114,7 @@ func (s *settler) lastOOM(u *unit) error {
 	if !u.oom.isUnread() || !known.Measured {
 		return nil
 	}
-	if err := s.ooms.read(u, known); err != nil && time.Since(known.At) < oomPatienceAfter {
+	if err := s.ooms.read(u, known); err != nil && u.clock.Since(known.At) < oomPatienceAfter {
 		return fmt.Errorf("read the counter of OOM kills: %w", err)
 	}
 	u.oom.setUnread(false)

@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/exit"
 )
 
@@ -55,7 +56,7 @@ func TestEveryWitnessAtOnceSettlesOnce(t *testing.T) {
 		var wg sync.WaitGroup
 		for _, o := range []exit.Origin{exit.Task, exit.Stream, exit.Audit, exit.Task, exit.Stream} {
 			wg.Go(func() {
-				b.Exited(exit.Fact{ID: c, Code: 42, Measured: o != exit.Audit, At: time.Now(), Origin: o})
+				b.Exited(exit.Fact{ID: c, Code: 42, Measured: o != exit.Audit, At: clock.Stamped(time.Now()), Origin: o})
 			})
 		}
 		wg.Go(func() { b.exit(c, 42) })
@@ -89,10 +90,10 @@ func TestACodeThatNobodyMeasuredIsUnknown(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		b.expect(c, exited, 255, "Unknown")
 		// Somebody knows after all: it is corrected, once.
-		b.Exited(exit.Fact{ID: c, Code: 42, Measured: true, At: time.Now(), Origin: exit.Task})
+		b.Exited(exit.Fact{ID: c, Code: 42, Measured: true, At: clock.Stamped(time.Now()), Origin: exit.Task})
 		synctest.Wait()
 		b.expect(c, exited, 42, "Error")
-		b.Exited(exit.Fact{ID: c, Code: 1, Measured: true, At: time.Now(), Origin: exit.Stream})
+		b.Exited(exit.Fact{ID: c, Code: 1, Measured: true, At: clock.Stamped(time.Now()), Origin: exit.Stream})
 		synctest.Wait()
 		b.expect(c, exited, 42, "Error")
 	})

@@ -113,7 +113,7 @@ func (s *starter) start(ctx context.Context, u *unit) error {
 	if err != nil {
 		return err
 	}
-	at := time.Now()
+	at := u.clock.Now()
 	removing := false
 	if err := u.change(func(st *state.Status) bool {
 		removing = st.Removing && !st.Phase.Ended()

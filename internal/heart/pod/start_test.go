@@ -14,6 +14,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/exit"
 	"berth/internal/heart/pod"
 	"berth/internal/heart/state"
@@ -451,7 +452,7 @@ func TestTheEndOfAnEarlierProcessIsNotThatOfTheNext(t *testing.T) {
 			Pid:      1, // never a container's
 			Code:     137,
 			Measured: true,
-			At:       time.Now(),
+			At:       clock.Stamped(time.Now()),
 			Origin:   exit.Kernel,
 		})
 		time.Sleep(time.Minute)

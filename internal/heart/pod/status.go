@@ -5,12 +5,12 @@ package pod
 import (
 	"cmp"
 	"slices"
-	"time"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/clock"
 	"berth/internal/heart/state"
 )
 
@@ -19,6 +19,7 @@ import (
 // and must not be changed.
 type statuses struct {
 	images Images
+	clock  *clock.Clock
 }
 
 func sandboxState(st *state.Status) runtimeapi.PodSandboxState {
@@ -47,7 +48,7 @@ func (s *statuses) sandbox(u *unit) *runtimeapi.PodSandboxStatus {
 		Id:             u.id,
 		Metadata:       cfg.GetMetadata(),
 		State:          sandboxState(st),
-		CreatedAt:      u.createdAt,
+		CreatedAt:      criTime(s.clock, u.createdAt),
 		Labels:         cfg.GetLabels(),
 		Annotations:    cfg.GetAnnotations(),
 		RuntimeHandler: u.sandbox.RuntimeHandler,
@@ -63,10 +64,11 @@ func (s *statuses) sandbox(u *unit) *runtimeapi.PodSandboxStatus {
 	return out
 }
 
-// sandboxItem returns the same message for as long as the status of u is the same.
+// sandboxItem returns the same message for as long as the status of u is the same, and the
+// clock is not set.
 func (s *statuses) sandboxItem(u *unit) *runtimeapi.PodSandbox {
-	st := u.now()
-	if item := u.item.Load(); item != nil && item.status == st {
+	st, version := u.now(), s.clock.Version()
+	if item := u.item.Load(); item != nil && item.status == st && item.clock == version {
 		return item.sandbox
 	}
 	cfg := u.sandbox.Config
@@ -74,12 +76,12 @@ func (s *statuses) sandboxItem(u *unit) *runtimeapi.PodSandbox {
 		Id:             u.id,
 		Metadata:       cfg.GetMetadata(),
 		State:          sandboxState(st),
-		CreatedAt:      u.createdAt,
+		CreatedAt:      criTime(s.clock, u.createdAt),
 		Labels:         cfg.GetLabels(),
 		Annotations:    cfg.GetAnnotations(),
 		RuntimeHandler: u.sandbox.RuntimeHandler,
 	}
-	u.item.Store(&listItem{status: st, sandbox: item})
+	u.item.Store(&listItem{status: st, clock: version, sandbox: item})
 	return item
 }
 
@@ -110,8 +112,8 @@ func (s *statuses) container(u *unit) *runtimeapi.ContainerStatus {
 		Id:          u.id,
 		Metadata:    cfg.GetMetadata(),
 		State:       containerState(st),
-		CreatedAt:   u.createdAt,
-		StartedAt:   unixNano(st.StartedAt),
+		CreatedAt:   criTime(s.clock, u.createdAt),
+		StartedAt:   criTime(s.clock, st.StartedAt),
 		Image:       s.image(ct),
 		ImageRef:    ct.ImageRef,
 		ImageId:     ct.ImageID,
@@ -126,10 +128,10 @@ func (s *statuses) container(u *unit) *runtimeapi.ContainerStatus {
 		out.Resources = &runtimeapi.ContainerResources{Linux: r}
 	}
 	if st.Phase == state.Running {
-		out.Message = survivedText(st)
+		out.Message = survivedText(st, s.clock)
 	}
 	if st.Phase == state.Exited {
-		out.FinishedAt = st.Exit.At.UnixNano()
+		out.FinishedAt = criTime(s.clock, st.Exit.At)
 		out.ExitCode = int32(st.Exit.ExitCode())
 		out.Reason, out.Message = st.Exit.Reason(), st.Exit.Detail()
 	}
@@ -137,10 +139,10 @@ func (s *statuses) container(u *unit) *runtimeapi.ContainerStatus {
 }
 
 // containerItem returns the same message for as long as the status of u and the name of its image
-// are the same.
+// are the same, and the clock is not set.
 func (s *statuses) containerItem(u *unit) *runtimeapi.Container {
-	st, image := u.now(), s.image(u.container)
-	if item := u.item.Load(); item != nil && item.status == st && item.image.GetImage() == image.GetImage() {
+	st, image, version := u.now(), s.image(u.container), s.clock.Version()
+	if item := u.item.Load(); item != nil && item.status == st && item.clock == version && item.image.GetImage() == image.GetImage() {
 		return item.container
 	}
 	ct, cfg := u.container, u.container.Config
@@ -151,12 +153,12 @@ func (s *statuses) containerItem(u *unit) *runtimeapi.Container {
 		Image:        image,
 		ImageRef:     ct.ImageRef,
 		State:        containerState(st),
-		CreatedAt:    u.createdAt,
+		CreatedAt:    criTime(s.clock, u.createdAt),
 		Labels:       cfg.GetLabels(),
 		Annotations:  cfg.GetAnnotations(),
 		ImageId:      ct.ImageID,
 	}
-	u.item.Store(&listItem{status: st, image: image, container: item})
+	u.item.Store(&listItem{status: st, clock: version, image: image, container: item})
 	return item
 }
 
@@ -195,12 +197,13 @@ func criSignal(s string) runtimeapi.Signal {
 	return criSignals[n] // absent: SIGNAL_RUNTIME_DEFAULT
 }
 
-// unixNano returns CRI's form of an instant; 0 for none.
-func unixNano(t time.Time) int64 {
-	if t.IsZero() {
+// criTime returns CRI's form of an instant: wall time in nanoseconds since the epoch, as it is known
+// now; 0 for none.
+func criTime(c *clock.Clock, i clock.Instant) int64 {
+	if i.IsZero() {
 		return 0
 	}
-	return t.UnixNano()
+	return max(1, c.Wall(i).UnixNano())
 }
 
 // namespacesOf returns the namespaces in the status of a sandbox. An unset option is reported as

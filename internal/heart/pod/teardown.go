@@ -423,12 +423,12 @@ func (t *teardown) undo(ctx context.Context, u *unit, why error) error {
 		st.Removing, st.Stopping, st.Undone = true, true, why.Error()
 		if !st.Phase.Ended() {
 			st.Phase = u.endedPhase()
-			st.Exit = exit.NotStarted(u.id, time.Now(), why.Error())
+			st.Exit = exit.NotStarted(u.id, u.clock.Now(), why.Error())
 		}
 		return true
 	}); err != nil {
 		// Still CREATING on disk: the lane tries until it can be recorded, or recovery undoes it.
-		u.evidence.add(exit.NotStarted(u.id, time.Now(), why.Error()), false)
+		u.evidence.add(exit.NotStarted(u.id, u.clock.Now(), why.Error()), false)
 		t.lanes.settle(u)
 		return err
 	}

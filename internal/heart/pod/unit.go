@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/event"
 	"berth/internal/base/lane"
 	"berth/internal/heart/state"
@@ -37,7 +38,8 @@ type unit struct {
 	handler   Handler
 	sandboxer Sandboxer // of a sandbox; nil of a container
 	workload  workload
-	createdAt int64 // in nanoseconds since the epoch
+	createdAt clock.Instant
+	clock     *clock.Clock
 
 	// item is the list item of u for as long as it is current: package cri encodes an item it has
 	// seen before only once.
@@ -77,6 +79,7 @@ type unit struct {
 // listItem is a unit as lists contain it. It is never changed.
 type listItem struct {
 	status    *state.Status // that it was made from
+	clock     any           // the version of the clock then
 	image     *runtimeapi.ImageSpec
 	sandbox   *runtimeapi.PodSandbox
 	container *runtimeapi.Container
@@ -85,7 +88,7 @@ type listItem struct {
 func (u *unit) init(st state.Status) {
 	u.record.init(st)
 	u.task = make(gate, 1)
-	u.evidence.init(st.Exit)
+	u.evidence.init(st.Exit, u.clock)
 	u.underway.start.at = recorded(&st, false)
 	u.live.proc, u.live.selinux = st.Process, st.SELinuxLabel
 	if st.Stopping || st.Removing {
@@ -216,7 +219,7 @@ func (u *unit) serves(but *unit) bool {
 func byAge(list []*unit) { slices.SortFunc(list, compareAge) }
 
 func compareAge(a, b *unit) int {
-	if d := cmp.Compare(a.createdAt, b.createdAt); d != 0 {
+	if d := a.createdAt.Compare(b.createdAt); d != 0 {
 		return d
 	}
 	return cmp.Compare(a.id, b.id)

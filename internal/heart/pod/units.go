@@ -2,13 +2,17 @@
 
 package pod
 
-import "berth/internal/heart/state"
+import (
+	"berth/internal/base/clock"
+	"berth/internal/heart/state"
+)
 
 // units makes units, each with the workload that its kind and its handler ask for.
 type units struct {
 	runtime Runtime
 	pins    Pins
 	store   Store
+	clock   *clock.Clock
 }
 
 func (m units) sandbox(s state.Sandbox, st state.Status, h Handler) *unit {
@@ -19,7 +23,8 @@ func (m units) sandbox(s state.Sandbox, st state.Status, h Handler) *unit {
 		handler:   h,
 		sandboxer: sandboxer,
 		workload:  sandboxProcess{sandboxer, s.ID},
-		createdAt: s.CreatedAt.UnixNano(),
+		createdAt: s.CreatedAt,
+		clock:     m.clock,
 	}
 	u.pod = u
 	u.init(st)
@@ -33,7 +38,8 @@ func (m units) container(c state.Container, st state.Status, pod *unit) *unit {
 		pod:       pod,
 		handler:   pod.handler,
 		workload:  task{m.runtime, c.ID},
-		createdAt: c.CreatedAt.UnixNano(),
+		createdAt: c.CreatedAt,
+		clock:     m.clock,
 	}
 	u.init(st)
 	return u
@@ -45,7 +51,7 @@ func (m units) sandboxerOf(s *state.Sandbox) Sandboxer {
 	case s.Sandboxer != "":
 		return m.runtime.Sandboxer(s.Sandboxer)
 	case s.Pinned:
-		return newPinner(m.runtime, m.pins)
+		return newPinner(m.runtime, m.pins, m.clock)
 	default:
 		return pauser{m.runtime, m.runtime}
 	}

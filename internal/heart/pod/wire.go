@@ -67,7 +67,7 @@ func New(cfg Config, p Ports) *Controller {
 	// returned, when all of them are complete.
 	c := new(Controller)
 	pacer := lane.NewPacer(processors.Count())
-	newUnits := units{p.Runtime, p.Pins, p.Store}
+	newUnits := units{p.Runtime, p.Pins, p.Store, cfg.Clock}
 	units := newRegistry()
 	work := newOperations(cfg.CreateTimeout, p.Ops)
 	names := newInflight(work, cfg.NewID)
@@ -93,7 +93,7 @@ func New(cfg Config, p Ports) *Controller {
 		labels:  p.Labels,
 		obs:     p.Observer,
 	}
-	statuses := &statuses{p.Images}
+	statuses := &statuses{p.Images, cfg.Clock}
 	describer := &describer{p.Runtime}
 	publisher := &publisher{p.Feed, statuses, units}
 	updater := &updater{
@@ -238,7 +238,7 @@ func New(cfg Config, p Ports) *Controller {
 		publisher: publisher,
 		obs:       p.Observer,
 	}
-	damaged := &damaged{obs: p.Observer, byID: map[string]state.Damaged{}}
+	damaged := &damaged{clock: cfg.Clock, obs: p.Observer, byID: map[string]state.Damaged{}}
 	orphans := &orphans{
 		runtime: p.Runtime,
 		network: p.Network,

@@ -4,11 +4,11 @@ package state
 
 import (
 	"encoding/json"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/exit"
 	"berth/internal/host/pidfd"
 )
@@ -67,10 +67,10 @@ type Network struct {
 // Status is the part of a record that changes. A value is replaced as a whole and never changed, so
 // a reader may keep one.
 type Status struct {
-	Phase     Phase     `json:"phase"`
-	CreatedAt time.Time `json:"createdAt,omitzero"`
-	StartedAt time.Time `json:"startedAt,omitzero"`
-	Process   Process   `json:"process,omitzero"`
+	Phase     Phase         `json:"phase"`
+	CreatedAt clock.Instant `json:"createdAt,omitzero"`
+	StartedAt clock.Instant `json:"startedAt,omitzero"`
+	Process   Process       `json:"process,omitzero"`
 	// Exit is the settled exit. It is zero while the process lives.
 	Exit exit.Fact `json:"exit,omitzero"`
 	// Holds lists the objects that are still to be released.
@@ -104,8 +104,8 @@ type Status struct {
 	Owner Owner `json:"owner,omitempty"`
 	// OOMKills is how often the OOM killer is known to have fired in the cgroup of a container, and
 	// OOMKilledAt when that was seen last. A container that runs has survived that.
-	OOMKills    uint64    `json:"oomKills,omitempty"`
-	OOMKilledAt time.Time `json:"oomKilledAt,omitzero"`
+	OOMKills    uint64        `json:"oomKills,omitempty"`
+	OOMKilledAt clock.Instant `json:"oomKilledAt,omitzero"`
 	// Start is how far the start of a container has come. On disk its fields are the status's own.
 	Start
 }
@@ -140,7 +140,7 @@ type Container struct {
 	Snapshotter string                      `json:"snapshotter"`
 	LogPath     string                      `json:"logPath,omitempty"`
 	StopSignal  string                      `json:"stopSignal,omitempty"` // SIGTERM, for example
-	CreatedAt   time.Time                   `json:"createdAt"`
+	CreatedAt   clock.Instant               `json:"createdAt"`
 	Config      *runtimeapi.ContainerConfig `json:"-"`
 	Raw         []byte                      `json:"config"` // Config on disk, as protobuf
 	// ImageVolumes are the images that the container mounts, in the order of its mounts.
@@ -177,7 +177,7 @@ type Sandbox struct {
 	NetNS          string `json:"netns,omitempty"` // empty for the host's network
 	// Sandboxer is the sandbox controller of containerd that makes it. It is empty for berth's own.
 	Sandboxer string                       `json:"sandboxer,omitempty"`
-	CreatedAt time.Time                    `json:"createdAt"`
+	CreatedAt clock.Instant                `json:"createdAt"`
 	Config    *runtimeapi.PodSandboxConfig `json:"-"`
 	Raw       []byte                       `json:"config"` // Config on disk, as protobuf
 	// Image is the image that the pause process comes from. It is nil for the built-in program.

@@ -15,12 +15,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"go.etcd.io/bbolt"
 	"google.golang.org/protobuf/encoding/protojson"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/exit"
 	berth "berth/internal/base/version"
 )
@@ -42,7 +42,7 @@ func thisRelease() string {
 func fill(t *testing.T, v reflect.Value, name string) {
 	t.Helper()
 	switch v.Interface().(type) {
-	case time.Time:
+	case clock.Instant:
 		v.Set(reflect.ValueOf(t0))
 		return
 	case []byte: // Raw, which is made of the Config

@@ -14,11 +14,12 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/exit"
 	"berth/internal/host/pidfd"
 )
 
-var t0 = time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
+var t0 = clock.Stamped(time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC))
 
 func open(t testing.TB, dir string) *Store {
 	t.Helper()

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
 	"berth/internal/history/recorder"
@@ -25,7 +26,7 @@ func BenchmarkNote(b *testing.B) {
 	for i := range ids {
 		ids[i] = fmt.Sprintf("%064x", i)
 	}
-	f := exit.Fact{Code: 42, Measured: true, Origin: exit.Kernel, At: time.Now()}
+	f := exit.Fact{Code: 42, Measured: true, Origin: exit.Kernel, At: clock.Stamped(time.Now())}
 	i := 0
 	for b.Loop() {
 		i++

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"time"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/event"
 	"berth/internal/base/lane"
 	"berth/internal/heart/pod"
@@ -17,6 +18,8 @@ import (
 
 // Config says where an observer passes on what happens.
 type Config struct {
+	// Clock makes the instants of events; nil: that of this process.
+	Clock    *clock.Clock
 	Log      *slog.Logger
 	Recorder *recorder.Recorder
 	Metrics  *Metrics
@@ -40,13 +43,16 @@ type Observer struct {
 
 // New makes an observer.
 func New(cfg Config) *Observer {
-	return &Observer{cfg: cfg, metrics: cfg.Metrics, trips: newTrips(cfg.Tracing.tracer())}
+	if cfg.Clock == nil {
+		cfg.Clock = clock.New(nil)
+	}
+	return &Observer{cfg: cfg, metrics: cfg.Metrics, trips: newTrips(cfg.Tracing.tracer(), cfg.Clock)}
 }
 
 // Note implements pod.Observer. id is "" for an event of the node.
 func (o *Observer) Note(id string, e event.Event) {
-	n := event.Entry{At: time.Now(), ID: id, Event: e}
-	line := n.Line()
+	n := event.Entry{At: o.cfg.Clock.Now(), ID: id, Event: e}
+	line := n.Shown(o.cfg.Clock).Line()
 	o.cfg.Recorder.Add(n)
 	o.print(o.names.noted(id, e), id, line, event.Kind(e))
 	o.metrics.noted(e)

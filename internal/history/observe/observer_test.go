@@ -19,6 +19,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
 	"berth/internal/base/lane"
@@ -73,7 +74,7 @@ func (o *observed) counts() []string {
 // exit's trace, in the same words. Nothing says the ID twice.
 func TestAnEventIsToldOnceEverywhere(t *testing.T) {
 	o := newObserved()
-	f := exit.Fact{ID: "c1", Code: 42, Measured: true, Origin: exit.Kernel, At: time.Now()}
+	f := exit.Fact{ID: "c1", Code: 42, Measured: true, Origin: exit.Kernel, At: clock.Stamped(time.Now())}
 	o.Note("c1", event.ContainerCreated{Names: event.Names{Pod: "web", Container: "app"}, Took: time.Second})
 	o.Note("c1", event.ExitReported{Exit: event.ExitOf(f)})
 	o.Note("c1", event.ExitSettled{Exit: event.ExitOf(f), Lag: 2 * time.Second})

@@ -12,6 +12,7 @@ import (
 	otelcodes "go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/event"
 	"berth/internal/base/lane"
 	"berth/internal/heart/state"
@@ -22,13 +23,14 @@ import (
 // span's events.
 type trips struct {
 	tracer trace.Tracer
+	clock  *clock.Clock // for wall time, which spans have
 
 	mu   sync.Mutex
 	byID map[string]trace.Span // of exits that were settled and not released
 }
 
-func newTrips(t trace.Tracer) *trips {
-	return &trips{tracer: t, byID: map[string]trace.Span{}}
+func newTrips(t trace.Tracer, c *clock.Clock) *trips {
+	return &trips{tracer: t, clock: c, byID: map[string]trace.Span{}}
 }
 
 // noted begins and ends trips, and adds what happens in between to the trip that it is a part of.
@@ -50,7 +52,7 @@ func (t *trips) noted(n event.Entry, line event.Line) {
 	if line.Err != "" {
 		attrs = append(attrs, attribute.String("err", line.Err))
 	}
-	root.AddEvent(line.Message, trace.WithTimestamp(n.At), trace.WithAttributes(attrs...))
+	root.AddEvent(line.Message, trace.WithTimestamp(t.clock.Wall(n.At)), trace.WithAttributes(attrs...))
 	switch e := n.Event.(type) {
 	case event.Released:
 		if slices.Contains(e.What, state.HoldTask.String()) {
@@ -63,11 +65,11 @@ func (t *trips) noted(n event.Entry, line event.Line) {
 
 // beginLocked begins the trip of an exit. t.mu must be held.
 func (t *trips) beginLocked(n event.Entry, e event.ExitSettled) {
-	died := n.At.Add(-max(e.Lag, 0))
+	died := t.clock.Wall(n.At.Add(-max(e.Lag, 0)))
 	ctx, root := t.tracer.Start(context.Background(), "exit", trace.WithNewRoot(), trace.WithTimestamp(died),
 		trace.WithAttributes(attribute.String("berth.id", n.ID), attribute.String("berth.witness", string(e.Witness))))
 	_, s := t.tracer.Start(ctx, "settle", trace.WithTimestamp(died))
-	s.End(trace.WithTimestamp(n.At))
+	s.End(trace.WithTimestamp(t.clock.Wall(n.At)))
 	if !root.IsRecording() {
 		return
 	}
@@ -83,7 +85,7 @@ func (t *trips) attempted(id string, n int, took time.Duration, r lane.Result) {
 	if root == nil {
 		return
 	}
-	now := time.Now()
+	now := t.clock.Wall(t.clock.Now())
 	_, s := t.tracer.Start(trace.ContextWithSpan(context.Background(), root), "attempt", trace.WithTimestamp(now.Add(-took)),
 		trace.WithAttributes(attribute.Int("berth.attempt", n)))
 	if err := r.Err(); err != nil {

@@ -11,6 +11,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
 	"berth/internal/base/lane"
@@ -21,10 +22,10 @@ func TestTheTripOfAnExitIsOneTrace(t *testing.T) {
 	spans := tracetest.NewSpanRecorder()
 	tp := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
 	defer func() { _ = tp.Shutdown(context.Background()) }()
-	tr := newTrips(tp.Tracer("berth"))
+	tr := newTrips(tp.Tracer("berth"), clock.New(nil))
 	tr.attempted("c1", 1, time.Second, lane.Done()) // of a lane that has no exit
 	note := func(id string, e event.Event) {
-		tr.noted(event.Entry{At: time.Now(), ID: id, Event: e}, event.Describe(e))
+		tr.noted(event.Entry{At: clock.Stamped(time.Now()), ID: id, Event: e}, event.Describe(e))
 	}
 	note("c1", event.StopRequested{}) // before the exit, and so not a part of its trip
 	note("c1", event.ExitSettled{Exit: event.Exit{Witness: exit.Kernel}, Lag: time.Minute})

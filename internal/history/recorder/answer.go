@@ -13,6 +13,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/event"
 )
 
@@ -28,15 +29,15 @@ const (
 
 // Entry is an event in words.
 type Entry struct {
-	Number uint64      `json:"number,omitempty"` // 0 for a gap
-	At     time.Time   `json:"at"`
-	ID     string      `json:"id,omitempty"`
-	Name   string      `json:"name,omitempty"` // NAMESPACE/POD or NAMESPACE/POD/CONTAINER
-	Kind   string      `json:"kind,omitempty"` // of the event; "" for a gap
-	By     event.Actor `json:"by,omitempty"`
-	What   string      `json:"what"`
-	Detail string      `json:"detail,omitempty"`
-	Err    string      `json:"error,omitempty"`
+	Number uint64        `json:"number,omitempty"` // 0 for a gap
+	At     clock.Instant `json:"at"`
+	ID     string        `json:"id,omitempty"`
+	Name   string        `json:"name,omitempty"` // NAMESPACE/POD or NAMESPACE/POD/CONTAINER
+	Kind   string        `json:"kind,omitempty"` // of the event; "" for a gap
+	By     event.Actor   `json:"by,omitempty"`
+	What   string        `json:"what"`
+	Detail string        `json:"detail,omitempty"`
+	Err    string        `json:"error,omitempty"`
 
 	Event event.Event `json:"-"` // nil for a gap, and for that of a newer berth
 }
@@ -54,7 +55,7 @@ type Query struct {
 	Around bool
 	// Since leaves out what is older, and After what has no higher number. With Since an answer begins
 	// there, and may have More.
-	Since time.Time
+	Since clock.Instant
 	After uint64
 }
 
@@ -134,7 +135,7 @@ func (r *Recorder) Find(ctx context.Context, q Query) (Answer, error) {
 		}
 	}
 	for _, n := range numbers {
-		if e, ok := entryOf(n, found[n]); ok && !e.At.Before(q.Since) {
+		if e, ok := r.entryOf(n, found[n]); ok && !e.At.Before(q.Since) {
 			if of := a.Of[e.ID]; of != (event.Names{}) {
 				e.Name = nameOf(of)
 			}
@@ -210,7 +211,7 @@ func (r *Recorder) read(ctx context.Context, spans []span) (map[uint64][]byte, e
 }
 
 // entryOf returns a payload in words.
-func entryOf(number uint64, payload []byte) (Entry, bool) {
+func (r *Recorder) entryOf(number uint64, payload []byte) (Entry, bool) {
 	var p stored
 	if payload == nil || json.Unmarshal(payload, &p) != nil {
 		return Entry{}, false
@@ -222,7 +223,7 @@ func entryOf(number uint64, payload []byte) (Entry, bool) {
 	case err != nil:
 		return Entry{}, false
 	}
-	l := n.Line()
+	l := n.Shown(r.cfg.Clock).Line()
 	return Entry{
 		Number: number,
 		At:     n.At,

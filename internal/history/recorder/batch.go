@@ -6,8 +6,8 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
-	"time"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/event"
 )
 
@@ -40,7 +40,7 @@ type Batch struct {
 // Find answers a person, with the latest entries, this is for a program that draws all of them.
 //
 // What cannot be read within a bound of seconds is left out, and Missing says so.
-func (r *Recorder) Batch(ctx context.Context, after uint64, since time.Time) Batch {
+func (r *Recorder) Batch(ctx context.Context, after uint64, since clock.Instant) Batch {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	b := Batch{Records: []Record{}, Last: after}
@@ -90,7 +90,7 @@ func (r *Recorder) Batch(ctx context.Context, after uint64, since time.Time) Bat
 		b.More = i+1 < total
 		var p stored
 		var when struct {
-			At time.Time `json:"at"`
+			At clock.Instant `json:"at"`
 		}
 		if found[n] == nil || json.Unmarshal(found[n], &p) != nil || json.Unmarshal(p.Entry, &when) != nil || when.At.Before(since) {
 			continue

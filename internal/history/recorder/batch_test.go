@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/event"
 )
 
@@ -28,7 +29,7 @@ func TestBatchesHaveEverythingOnce(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r, stop := start(t, Config{Dir: t.TempDir()})
 				defer stop()
-				began := time.Now()
+				began := r.cfg.Clock.Now()
 				want := 0
 				for i := range tt.entries {
 					id := fmt.Sprintf("pod%d", i/500) // of one there is a bound to what is kept
@@ -87,7 +88,7 @@ func TestABatchBeginsWhereItShould(t *testing.T) {
 		defer stop()
 		r.add("a", event.SandboxReady{Names: pod("a")})
 		time.Sleep(time.Hour)
-		since := time.Now()
+		since := r.cfg.Clock.Now()
 		r.add("a", event.ExitFound{})
 		b := r.Batch(t.Context(), 0, since)
 		if len(b.Records) != 1 || !strings.Contains(string(b.Records[0].Entry), "ExitFound") || b.More {
@@ -112,7 +113,7 @@ func TestABatchSaysWhatIsMissing(t *testing.T) {
 		if !r.reading.TryAcquire(maxReading) { // answers that wait for ever
 			t.Fatal("an answer still waits for the disk")
 		}
-		b := r.Batch(t.Context(), 0, time.Time{})
+		b := r.Batch(t.Context(), 0, clock.Instant{})
 		if b.Missing == "" || b.More || len(b.Records) < 1000 {
 			t.Errorf("%d records, more: %v, missing: %q", len(b.Records), b.More, b.Missing)
 		}

@@ -4,7 +4,8 @@ package recorder
 
 import (
 	"slices"
-	"time"
+
+	"berth/internal/base/clock"
 )
 
 // course has the latest entries and how far they have come on their way to the disk. It is pure.
@@ -70,17 +71,17 @@ const (
 // item is an entry with its number, as it is stored.
 type item struct {
 	number  uint64
-	at      time.Time
+	at      clock.Instant
 	payload []byte
 }
 
 // losses are entries that were dropped before they were written.
 type losses struct {
 	count    int
-	from, to time.Time
+	from, to clock.Instant
 }
 
-func (l *losses) add(at time.Time) {
+func (l *losses) add(at clock.Instant) {
 	if l.count == 0 {
 		l.from = at
 	}

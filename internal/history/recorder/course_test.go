@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"berth/internal/base/clock"
 )
 
 // Each row is what happens to the entries 1, 2, 3 …, and where they are afterwards.
@@ -18,7 +20,7 @@ func TestTheCourseOfEntries(t *testing.T) {
 		return func(c *course) {
 			for range n {
 				last++
-				c.add(item{last, time.Unix(int64(last), 0), make([]byte, maxBatch/4)})
+				c.add(item{last, clock.Stamped(time.Unix(int64(last), 0)), make([]byte, maxBatch/4)})
 			}
 		}
 	}
@@ -26,7 +28,7 @@ func TestTheCourseOfEntries(t *testing.T) {
 		return func(c *course) {
 			for range n {
 				last++
-				c.add(item{last, time.Unix(int64(last), 0), nil})
+				c.add(item{last, clock.Stamped(time.Unix(int64(last), 0)), nil})
 			}
 		}
 	}

@@ -123,7 +123,7 @@ func (r *Recorder) addCrash(c crash, seen Seen) {
 		}
 	}
 	r.absorbLocked()
-	r.appendLocked(event.Entry{At: time.Now(), ID: c.id, Event: e})
+	r.appendLocked(event.Entry{At: r.cfg.Clock.Now(), ID: c.id, Event: e})
 	signal(r.added)
 }
 
@@ -147,7 +147,7 @@ func (r *Recorder) carryLocked(next uint64, room int64) {
 	var kept []series
 	for name, s := range r.index.series {
 		switch {
-		case time.Since(s.crash.Last.Ended) > r.cfg.MaxAge:
+		case r.cfg.Clock.Age(s.crash.Last.Ended) > r.cfg.MaxAge:
 			delete(r.index.series, name)
 		case s.number < next:
 			kept = append(kept, s)

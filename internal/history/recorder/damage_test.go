@@ -99,7 +99,7 @@ func readFrom(t *testing.T, dir string) (damaged int, entries map[uint64]string)
 			damaged++
 		case "BerthStarted":
 		default:
-			entries[e.Number] = fmt.Sprint(e.At.UnixNano(), e.ID, e.What, e.Detail)
+			entries[e.Number] = fmt.Sprint(e.At, e.ID, e.What, e.Detail)
 		}
 	}
 	return damaged, entries

@@ -11,15 +11,19 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/event"
 )
 
 // Config says where a recorder writes, and whom it asks.
 type Config struct {
+	// Clock makes the instants of the recorder's own entries, and their age; nil: that of this process.
+	Clock *clock.Clock
 	// Dir is the directory of the segments, which is made if it is absent. Empty: everything is in
 	// memory alone, and Run need not be called.
 	Dir string
-	// MaxBytes is how much the segments may take together, and MaxAge how old an entry may get.
+	// MaxBytes is how much the segments may take together, and MaxAge how old an entry may
+	// get: only time that the node has lived counts.
 	MaxBytes int64
 	MaxAge   time.Duration
 	// Names returns the names of a sandbox or container whose entries do not have them. It may be
@@ -39,7 +43,7 @@ const maxQueue = 8192
 // Recorder holds the entries. Its methods may be called from any goroutine.
 type Recorder struct {
 	cfg    Config
-	opened time.Time
+	opened clock.Instant
 	ring   *ring // nil if everything is in memory alone
 
 	queue struct {
@@ -66,9 +70,12 @@ type Recorder struct {
 // Open opens the ring and reads its end. It never fails: what is wrong with the directory is logged,
 // and tried again with each write. The caller runs the recorder and closes it.
 func Open(cfg Config) *Recorder {
+	if cfg.Clock == nil {
+		cfg.Clock = clock.New(nil)
+	}
 	r := &Recorder{
 		cfg:     cfg,
-		opened:  time.Now(),
+		opened:  cfg.Clock.Now(),
 		index:   newIndex(),
 		next:    1,
 		course:  course{at: stageMemory},
@@ -86,7 +93,7 @@ func Open(cfg Config) *Recorder {
 		close(r.loaded)
 		return r
 	}
-	r.ring = newRing(cfg.Dir, cfg.MaxBytes)
+	r.ring = newRing(cfg.Dir, cfg.MaxBytes, cfg.Clock)
 	if err := r.ring.open(); err != nil {
 		r.cfg.Log.Warn("the history of before cannot be read", "dir", cfg.Dir, "err", err)
 	}
@@ -175,7 +182,7 @@ func (r *Recorder) absorbLocked() {
 		r.appendLocked(n)
 	}
 	if lost.count > 0 {
-		r.appendLocked(event.Entry{At: time.Now(), Event: event.EntriesLost{
+		r.appendLocked(event.Entry{At: r.cfg.Clock.Now(), Event: event.EntriesLost{
 			Count: lost.count,
 			From:  lost.from,
 			To:    lost.to,
@@ -281,7 +288,7 @@ func (r *Recorder) Recall(ended []Ended) {
 			if h.names == (event.Names{}) {
 				h.names = e.Names
 			}
-			r.appendLocked(event.Entry{At: time.Now(), ID: e.ID, Event: event.ExitRecalled{Exit: e.Exit}})
+			r.appendLocked(event.Entry{At: r.cfg.Clock.Now(), ID: e.ID, Event: event.ExitRecalled{Exit: e.Exit}})
 		}
 		signal(r.added)
 	}()

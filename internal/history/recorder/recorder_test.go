@@ -17,6 +17,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
 	"berth/internal/base/frame"
@@ -57,7 +58,7 @@ func start(t *testing.T, cfg Config) (*Recorder, func()) {
 }
 
 func (r *Recorder) add(id string, e event.Event) {
-	r.Add(event.Entry{At: time.Now(), ID: id, Event: e})
+	r.Add(event.Entry{At: clock.Stamped(time.Now()), ID: id, Event: e})
 }
 
 // kinds returns the kinds of the entries, with their details if these are asked for.
@@ -98,7 +99,7 @@ func ended(code uint32) event.ExitSettled {
 		Code:     code,
 		Measured: true,
 		Origin:   exit.Kernel,
-		At:       time.Now(),
+		At:       clock.Stamped(time.Now()),
 	})}
 }
 
@@ -126,7 +127,7 @@ func (r *Recorder) life(name string, attempt uint32, code uint32) {
 // PROPERTIES 15.
 func TestWhatHappenedIsReturnedInOrder(t *testing.T) {
 	r := Open(Config{})
-	at := time.Unix(1, 0)
+	at := clock.Stamped(time.Unix(1, 0))
 	r.Add(event.Entry{At: at, ID: "abc1", Event: event.ContainerRunning{Pid: 7, Took: time.Second}})
 	r.Add(event.Entry{At: at.Add(1), ID: "abc1", Event: event.LogPumpEnded{Err: "oops"}})
 	a, err := r.Find(t.Context(), Query{Of: "abc"})
@@ -134,10 +135,10 @@ func TestWhatHappenedIsReturnedInOrder(t *testing.T) {
 		t.Fatalf("%+v %v", a, err)
 	}
 	x, y := a.Entries[0], a.Entries[1]
-	if !x.At.Equal(at) || x.Kind != "ContainerRunning" || x.By != event.Call || x.What != "container RUNNING" || x.Detail != "pid=7 took=1s" {
+	if x.At != at || x.Kind != "ContainerRunning" || x.By != event.Call || x.What != "container RUNNING" || x.Detail != "pid=7 took=1s" {
 		t.Errorf("%+v", x)
 	}
-	if !y.At.Equal(at.Add(1)) || y.Kind != "LogPumpEnded" || y.By != event.Berth || y.What != "log pump ended" || y.Err != "oops" {
+	if y.At != at.Add(1) || y.Kind != "LogPumpEnded" || y.By != event.Berth || y.What != "log pump ended" || y.Err != "oops" {
 		t.Errorf("%+v", y)
 	}
 	r.Add(event.Entry{At: at, ID: "abc2", Event: event.Removed{}})
@@ -190,7 +191,7 @@ func TestWhatIsMeantByAName(t *testing.T) {
 		{Query{Of: "web", Attempts: true}, []string{"SandboxReady", "ContainerCreated", "ContainerNotMade", "Removed", "SandboxReady", "ContainerCreated"}},
 		{Query{Of: "nginx", Attempts: true}, []string{"ContainerCreated", "ContainerNotMade", "Removed", "ContainerCreated"}},
 		{Query{}, []string{"SandboxReady", "ContainerCreated", "ContainerNotMade", "Removed", "SandboxReady", "SandboxReady", "ContainerCreated", "NotCompared"}},
-		{Query{Since: time.Now().Add(time.Hour)}, nil},
+		{Query{Since: clock.Stamped(time.Now().Add(time.Hour))}, nil},
 	} {
 		if got := kinds(t, r, tt.q); !slices.Equal(got, tt.want) {
 			t.Errorf("%+v: %v", tt.q, got)
@@ -335,7 +336,7 @@ func TestATornEndCostsNoMoreThanItself(t *testing.T) {
 					t.Fatal(err)
 				}
 				if cut%17 != 0 && cut != at { // each takes a moment
-					g := newRing(tornDir, 1<<20)
+					g := newRing(tornDir, 1<<20, clock.New(nil))
 					if err := g.open(); err != nil || len(g.list) != 1 || g.list[0].whole || len(g.list[0].offsets) != 6 {
 						t.Errorf("cut at %d: %+v %v", cut, g.list, err)
 					}
@@ -426,7 +427,7 @@ func TestAFullDiskCostsWhatMemoryCannotHold(t *testing.T) {
 			t.Fatal(err)
 		}
 		r, kill := start(t, Config{Dir: dir})
-		first := time.Now()
+		first := clock.Stamped(time.Now())
 		for i := range maxItems + 5000 {
 			r.add("c1", event.ExitCorrected{Exit: event.Exit{Code: uint32(i)}})
 			if i%4000 == 0 {
@@ -775,7 +776,7 @@ func TestWhatHappenedSinceIsWhole(t *testing.T) {
 		kill()
 		r, _ = start(t, Config{Dir: dir})
 		synctest.Wait()
-		for _, q := range []Query{{Since: time.Now().Add(-5000 * time.Second)}, {Since: time.Now().Add(-100 * time.Second), Of: "c7"}} {
+		for _, q := range []Query{{Since: clock.Stamped(time.Now().Add(-5000 * time.Second))}, {Since: clock.Stamped(time.Now().Add(-100 * time.Second)), Of: "c7"}} {
 			want := 4998 // until the kill, and the start
 			if q.Of != "" {
 				want = 2
@@ -829,7 +830,7 @@ func BenchmarkAdd(b *testing.B) {
 	for b.Loop() {
 		i++
 		r.Add(event.Entry{
-			At:    time.Unix(int64(i), 0),
+			At:    clock.Stamped(time.Unix(int64(i), 0)),
 			ID:    fmt.Sprint("id", i%1500),
 			Event: event.AttemptFailed{Step: "release", Attempt: i},
 		})

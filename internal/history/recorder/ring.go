@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/frame"
 )
 
@@ -36,6 +37,7 @@ const (
 // not held while the disk is asked.
 type ring struct {
 	dir     string
+	clock   *clock.Clock
 	size    int64 // of one segment
 	maxSize int64 // of all
 
@@ -51,16 +53,16 @@ type ring struct {
 type segment struct {
 	path    string
 	form    frame.Form
-	first   uint64    // the number of the first record with an entry is this one, or higher
-	bytes   int64     // how much of the file has whole records
-	began   time.Time // of the first entry
-	newest  time.Time // of the last entry
-	offsets []uint32  // where record first+i begins; 0: it is not here
-	whole   bool      // it ends where the last record does, and is of this format
+	first   uint64        // the number of the first record with an entry is this one, or higher
+	bytes   int64         // how much of the file has whole records
+	began   clock.Instant // of the first entry
+	newest  clock.Instant // of the last entry
+	offsets []uint32      // where record first+i begins; 0: it is not here
+	whole   bool          // it ends where the last record does, and is of this format
 }
 
-func newRing(dir string, size int64) *ring {
-	return &ring{dir: dir, size: max(size/segments, minSegment), maxSize: size}
+func newRing(dir string, size int64, c *clock.Clock) *ring {
+	return &ring{dir: dir, clock: c, size: max(size/segments, minSegment), maxSize: size}
 }
 
 // open finds the segments, and reads the last one, so that the numbers go on.
@@ -80,7 +82,7 @@ func (g *ring) open() error {
 		}
 		s := &segment{path: filepath.Join(g.dir, e.Name()), first: first}
 		if st, err := e.Info(); err == nil { // until it is read
-			s.bytes, s.newest = st.Size(), st.ModTime()
+			s.bytes, s.newest = st.Size(), g.clock.Instant(st.ModTime())
 		}
 		g.list = append(g.list, s)
 	}
@@ -132,7 +134,7 @@ func (g *ring) oldest() uint64 {
 }
 
 // before returns a number below which all records in the ring are older than an instant.
-func (g *ring) before(t time.Time) (number uint64) {
+func (g *ring) before(t clock.Instant) (number uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, s := range g.list {
@@ -277,7 +279,7 @@ func (g *ring) append(items []item, maxAge time.Duration) (turned bool, err erro
 func (g *ring) aged(s *segment, maxAge time.Duration) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return !s.began.IsZero() && time.Since(s.began) > maxAge/segments*2
+	return !s.began.IsZero() && g.clock.Age(s.began) > maxAge/segments*2
 }
 
 // turn begins a new segment. What the one before has goes onto the disk.
@@ -324,7 +326,7 @@ func (g *ring) excess(maxAge time.Duration) (next uint64, ok bool) {
 	for _, s := range g.list {
 		total += s.bytes
 	}
-	return g.list[1].first, total > g.maxSize-g.size || time.Since(g.list[0].newest) > maxAge
+	return g.list[1].first, total > g.maxSize-g.size || g.clock.Age(g.list[0].newest) > maxAge
 }
 
 // drop deletes the oldest segment.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/event"
 )
 
@@ -19,7 +20,7 @@ func Stored(dir string, since time.Time, each func(Record)) (missing []string, e
 	if _, err := os.Stat(dir); err != nil {
 		return nil, fmt.Errorf("read the history: %w", err)
 	}
-	g := newRing(dir, 0)
+	g := newRing(dir, 0, clock.New(nil))
 	if err := g.open(); err != nil {
 		return nil, fmt.Errorf("read the history in %s: %w", dir, err)
 	}
@@ -31,8 +32,8 @@ func Stored(dir string, since time.Time, each func(Record)) (missing []string, e
 		err := s.scan(func(number uint64, payload []byte) {
 			var p stored
 			var head struct {
-				At time.Time `json:"at"`
-				ID string    `json:"id"`
+				At clock.Instant `json:"at"`
+				ID string        `json:"id"`
 			}
 			if json.Unmarshal(payload, &p) != nil || json.Unmarshal(p.Entry, &head) != nil {
 				return
@@ -40,7 +41,7 @@ func Stored(dir string, since time.Time, each func(Record)) (missing []string, e
 			if p.Of != (event.Names{}) {
 				names[head.ID] = p.Of
 			}
-			if !head.At.Before(since) {
+			if !head.At.Stamp().Before(since) {
 				each(Record{Number: number, Of: names[head.ID], Entry: p.Entry})
 			}
 		})

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/event"
 )
 
@@ -131,7 +132,7 @@ func (r *Recorder) put() (some, turned bool, err error) {
 	r.course.took(err)
 	if lost := r.course.lost; lost.count > 0 && err == nil {
 		r.course.lost = losses{}
-		r.appendLocked(event.Entry{At: time.Now(), Event: event.EntriesLost{
+		r.appendLocked(event.Entry{At: r.cfg.Clock.Now(), Event: event.EntriesLost{
 			Count: lost.count,
 			From:  lost.from,
 			To:    lost.to,
@@ -220,7 +221,7 @@ func (r *Recorder) Close() error {
 	if at != stageEnded {
 		return fmt.Errorf("write the history to %s: the disk does not answer", r.cfg.Dir)
 	}
-	r.Add(event.Entry{At: time.Now(), Event: event.BerthStopped{}})
+	r.Add(event.Entry{At: r.cfg.Clock.Now(), Event: event.BerthStopped{}})
 	closed := make(chan error, 1)
 	go func() { closed <- errors.Join(r.flush(), r.ring.sync(), r.ring.close()) }()
 	select {
@@ -286,10 +287,10 @@ type past struct {
 }
 
 // note takes note of an entry, and returns its instant.
-func (p *past) note(number uint64, payload []byte) time.Time {
+func (p *past) note(number uint64, payload []byte) clock.Instant {
 	n, of, ok := peek(payload)
 	if !ok {
-		return time.Time{}
+		return clock.Instant{}
 	}
 	h := p.index.of(n.ID)
 	if of != (event.Names{}) {
@@ -328,9 +329,9 @@ func (p *past) after(boot string) string {
 func peek(payload []byte) (n event.Entry, of event.Names, ok bool) {
 	var p stored
 	var head struct {
-		At   time.Time `json:"at"`
-		ID   string    `json:"id"`
-		Kind string    `json:"kind"`
+		At   clock.Instant `json:"at"`
+		ID   string        `json:"id"`
+		Kind string        `json:"kind"`
 	}
 	if json.Unmarshal(payload, &p) != nil || json.Unmarshal(p.Entry, &head) != nil {
 		return event.Entry{}, event.Names{}, false

@@ -7,7 +7,7 @@
 // # Use
 //
 //	found, err := r.Find(ctx, recorder.Query{Of: "web", Around: true}) // a recorder's
-//	answer := why.Explain(found, nil, nil, time.Now())
+//	answer := why.Explain(found, nil, c.Now(), nil, time.Now())
 //
 // # Promises
 //

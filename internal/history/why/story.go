@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/event"
 	"berth/internal/history/recorder"
 )
@@ -17,22 +18,22 @@ type story struct {
 	containers map[string][]*life // by name, in their order
 	crashes    map[string]event.ContainerCrashed
 	failures   map[string]int        // creations of a container that have failed, by its name
-	reboots    []time.Time           // the first start of berth after each
-	shutdowns  []time.Time           // when berth was told that the machine is shut down
+	reboots    []clock.Instant       // the first start of berth after each
+	shutdowns  []clock.Instant       // when berth was told that the machine is shut down
 	ended      map[string]event.Exit // by ID: ends that are not on record yet
 
-	ready        time.Time // the latest sandbox was
-	notMade      *failure  // the latest sandbox that was not
+	ready        clock.Instant // the latest sandbox was
+	notMade      *failure      // the latest sandbox that was not
 	notMadeTimes int
-	stops        map[string][]time.Time // by sandbox
-	pulls        map[string]*failure    // by image; without those that succeeded later
-	refused      map[string]*failure    // by container; likewise
+	stops        map[string][]clock.Instant // by sandbox
+	pulls        map[string]*failure        // by image; without those that succeeded later
+	refused      map[string]*failure        // by container; likewise
 }
 
 // failure is the latest of something that did not succeed.
 type failure struct {
 	id    string
-	at    time.Time
+	at    clock.Instant
 	err   string
 	times int
 }
@@ -41,12 +42,12 @@ type failure struct {
 type life struct {
 	id    string
 	names event.Names
-	first time.Time // of its entries
+	first clock.Instant // of its entries
 
-	created, running, removed time.Time
+	created, running, removed clock.Instant
 
 	failure     *failure // of its creation
-	silent      time.Time
+	silent      clock.Instant
 	path        string // of what is silent
 	startFailed string
 	stops       []stopAsked
@@ -62,7 +63,7 @@ type life struct {
 // stopAsked is a stop that was asked for.
 type stopAsked struct {
 	event.StopRequested
-	at time.Time
+	at clock.Instant
 }
 
 // tell reads the entries.
@@ -72,7 +73,7 @@ func tell(found recorder.Answer) *story {
 		containers: map[string][]*life{},
 		crashes:    map[string]event.ContainerCrashed{},
 		failures:   map[string]int{},
-		stops:      map[string][]time.Time{},
+		stops:      map[string][]clock.Instant{},
 		pulls:      map[string]*failure{},
 		refused:    map[string]*failure{},
 	}
@@ -205,17 +206,17 @@ func (l *life) lastStop() (stopAsked, bool) {
 	return stopAsked{}, false
 }
 
-// rebootedAfter reports whether the node was rebooted between the start of a container and its end,
-// as far as anybody knows that.
 // shutDownAround reports whether the machine was being shut down when a container ended without a
 // request. systemd stops the units beside each other, so that berth may hear of it later than the
 // processes do, by the time that a kubelet takes to end.
-func (s *story) shutDownAround(ended time.Time) bool {
+func (s *story) shutDownAround(ended clock.Instant) bool {
 	const apart = 2 * time.Minute
-	return slices.ContainsFunc(s.shutdowns, func(at time.Time) bool { return at.Sub(ended).Abs() < apart })
+	return slices.ContainsFunc(s.shutdowns, func(at clock.Instant) bool { return at.Sub(ended).Abs() < apart })
 }
 
-func (l *life) rebootedAfter(reboots []time.Time) bool {
+// rebootedAfter reports whether the node was rebooted between the start of a container and its end,
+// as far as anybody knows that.
+func (l *life) rebootedAfter(reboots []clock.Instant) bool {
 	began := cmp.Or(l.running, l.created, l.first)
 	return slices.ContainsFunc(reboots, began.Before)
 }
@@ -225,5 +226,5 @@ func (s *story) podStopped(l *life, stop stopAsked) bool {
 	if stop.Pod {
 		return true
 	}
-	return slices.ContainsFunc(s.stops[l.names.Sandbox], func(at time.Time) bool { return !at.Before(stop.at) })
+	return slices.ContainsFunc(s.stops[l.names.Sandbox], func(at clock.Instant) bool { return !at.Before(stop.at) })
 }

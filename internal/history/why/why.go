@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
 	"berth/internal/base/ops"
@@ -74,7 +75,7 @@ type Answer struct {
 	Now    string `json:"now,omitempty"`
 
 	weight weight
-	at     time.Time
+	at     clock.Instant
 }
 
 // weight says which of several answers about one pod a person needs.
@@ -90,21 +91,21 @@ const (
 // Explain says why a container or a pod is as it is. found is what the history has of it, with that
 // of its pod, of all attempts, and of the node. ended is what is known of ends that are not on
 // record yet, by the ID of what has ended; nil where only the history is known. list is what is
-// under way of it now.
-func Explain(found recorder.Answer, ended map[string]event.Exit, list []ops.Operation, now time.Time) Answer {
+// under way of it now, at the time at, which has the form that operations have.
+func Explain(found recorder.Answer, ended map[string]event.Exit, now clock.Instant, list []ops.Operation, at time.Time) Answer {
 	a := explain(found, ended, now)
 	about := ops.Object{ID: a.ID, Names: found.Names}
 	if of, ok := found.Of[a.ID]; ok {
 		about.Names = of
 	}
-	sentences := ops.Sentences(list, about, now)
+	sentences := ops.Sentences(list, about, at)
 	if len(sentences) == 0 {
 		return a
 	}
 	// If nothing has failed, that it is being made or ended is what there is to say.
 	if a.weight == fine && slices.ContainsFunc(list, changes) {
 		a.Cause, a.weight = UnderWay, hindered
-		a.What, a.Why, a.Now = strings.Join(ops.Sentences(list, ops.Object{}, now), " "), "", ""
+		a.What, a.Why, a.Now = strings.Join(ops.Sentences(list, ops.Object{}, at), " "), "", ""
 		return a
 	}
 	a.Now = strings.TrimSuffix(strings.ToLower(sentences[0][:1])+strings.Join(sentences, " ")[1:], ".")
@@ -118,7 +119,7 @@ func changes(o ops.Operation) bool {
 }
 
 // explain says what the history has.
-func explain(found recorder.Answer, ended map[string]event.Exit, now time.Time) Answer {
+func explain(found recorder.Answer, ended map[string]event.Exit, now clock.Instant) Answer {
 	s := tell(found)
 	s.ended = ended
 	var answers []Answer
@@ -142,7 +143,7 @@ func explain(found recorder.Answer, ended map[string]event.Exit, now time.Time) 
 }
 
 // ofContainer explains the containers of one name, the latest of which is the last.
-func (s *story) ofContainer(lives []*life, now time.Time) (answers []Answer) {
+func (s *story) ofContainer(lives []*life, now clock.Instant) (answers []Answer) {
 	last := lives[len(lives)-1]
 	var next string
 	switch {
@@ -200,7 +201,7 @@ func (s *story) ofContainer(lives []*life, now time.Time) (answers []Answer) {
 }
 
 // notOnRecord says that a container has ended, and what keeps that from its record.
-func (s *story) notOnRecord(l *life, now time.Time) (Answer, bool) {
+func (s *story) notOnRecord(l *life, now clock.Instant) (Answer, bool) {
 	a := Answer{Of: l.name(), ID: l.id, Cause: NotOnRecord, weight: hindered, at: now}
 	e, ended := s.ended[l.id]
 	if !ended && l.reported != nil && l.unsettled != nil {
@@ -224,7 +225,7 @@ func (s *story) notOnRecord(l *life, now time.Time) (Answer, bool) {
 }
 
 // hindrance says what keeps a container from being made.
-func (s *story) hindrance(l *life, now time.Time) (Answer, bool) {
+func (s *story) hindrance(l *life, now clock.Instant) (Answer, bool) {
 	a := Answer{Of: l.name(), ID: l.id, weight: hindered}
 	switch {
 	case l.exit != nil || !l.running.IsZero() || !l.created.IsZero():
@@ -254,7 +255,7 @@ func (s *story) failedBefore(n event.Names) string {
 
 // ofPod explains what keeps the sandbox of a pod from being made, and its images from being pulled.
 // Of a container only what is about it.
-func (s *story) ofPod(container string, now time.Time) (answers []Answer) {
+func (s *story) ofPod(container string, now clock.Instant) (answers []Answer) {
 	if f := s.notMade; f != nil && !s.ready.After(f.at) {
 		answers = append(answers, Answer{
 			Of:     s.name,
@@ -311,7 +312,7 @@ func times(n int) string {
 }
 
 // end explains the end of a container.
-func (s *story) end(l *life, now time.Time) Answer {
+func (s *story) end(l *life, now clock.Instant) Answer {
 	e := *l.exit
 	a := Answer{Of: l.name(), ID: l.id, at: e.Ended}
 	code := fmt.Sprintf("code %d, %s", e.Code, e.Reason)
@@ -344,7 +345,7 @@ func (s *story) end(l *life, now time.Time) Answer {
 }
 
 // cause says why a container has ended.
-func (s *story) cause(l *life, now time.Time) (Cause, string, weight) {
+func (s *story) cause(l *life, now clock.Instant) (Cause, string, weight) {
 	e := *l.exit
 	stop, stopped := l.lastStop()
 	sig := exit.Fact{Code: e.Code, Measured: e.Measured}.Signal()
@@ -372,7 +373,7 @@ func (s *story) cause(l *life, now time.Time) (Cause, string, weight) {
 }
 
 // stop explains an end that was asked for.
-func (s *story) stop(l *life, stop stopAsked, sig int, now time.Time) (Cause, string, weight) {
+func (s *story) stop(l *life, stop stopAsked, sig int, now clock.Instant) (Cause, string, weight) {
 	cause, who, what, hint := Stopped, "A client of CRI", "this container", ""
 	switch by := stop.By; {
 	case by.IsKubelet() && s.podStopped(l, stop):
@@ -447,7 +448,7 @@ func ordinal(n int) string {
 }
 
 // ago says how long before now an instant was.
-func ago(at, now time.Time) string {
+func ago(at, now clock.Instant) string {
 	if now.Sub(at) < time.Second {
 		return "just now"
 	}
@@ -455,7 +456,7 @@ func ago(at, now time.Time) string {
 }
 
 // span says how long it is from an instant until now.
-func span(at, now time.Time) string {
+func span(at, now clock.Instant) string {
 	d := now.Sub(at)
 	switch {
 	case d < time.Second:

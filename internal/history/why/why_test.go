@@ -7,13 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
 	"berth/internal/base/ops"
 	"berth/internal/history/recorder"
 )
 
-var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+var noon = clock.Stamped(time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC))
 
 var (
 	sandbox = event.Names{Namespace: "default", Pod: "web", UID: "uid"}
@@ -28,21 +29,21 @@ type told struct {
 	recorder.Answer
 	ended map[string]event.Exit
 	list  []ops.Operation
-	now   time.Time
+	now   clock.Instant
 }
 
 // under tells of what is under way of an object: an operation that began seconds before the end of
 // the tale, which the kubelet has asked for, and its part.
 func (h *told) under(of event.Names, kind ops.Kind, seconds int, part ops.Work) *told {
-	root := ops.Operation{Number: 1, Work: ops.Work{Kind: kind, Of: ops.Object{Names: of}}, By: kubelet, Since: h.now}
+	root := ops.Operation{Number: 1, Work: ops.Work{Kind: kind, Of: ops.Object{Names: of}}, By: kubelet, Since: h.now.Stamp()}
 	if kind == ops.Pull {
 		root.Of.Image = "app:v2"
 	}
 	h.list = []ops.Operation{root}
 	if part.Kind != "" {
 		part.Of = root.Of
-		part.Until = h.now.Add(time.Duration(seconds) * time.Second)
-		h.list = append(h.list, ops.Operation{Number: 2, PartOf: 1, Work: part, By: kubelet, Since: h.now})
+		part.Until = h.now.Stamp().Add(time.Duration(seconds) * time.Second)
+		h.list = append(h.list, ops.Operation{Number: 2, PartOf: 1, Work: part, By: kubelet, Since: h.now.Stamp()})
 	}
 	return h
 }
@@ -300,7 +301,7 @@ func TestTheWordsOfEachCause(t *testing.T) {
 			The error is: image app:v2: not found.
 			Now: its creation failed; the kubelet tries again if the pod is to go on`},
 	} {
-		a := Explain(tc.of.Answer, tc.of.ended, tc.of.list, tc.of.now.Add(10*time.Second))
+		a := Explain(tc.of.Answer, tc.of.ended, tc.of.now.Add(10*time.Second), tc.of.list, tc.of.now.Stamp().Add(10*time.Second))
 		var got strings.Builder
 		for _, line := range []string{a.What, a.Why} {
 			if line != "" {
@@ -331,16 +332,16 @@ func TestWhatAPersonNeedsGoesFirst(t *testing.T) {
 	side.Container = "side"
 	h.Of["d1"] = side
 	h.runs("c1").runs("d1").crashes("c1", code(1), 1).add("d1", event.StopRequested{By: crictl}).ends("d1", code(143))
-	if a := Explain(h.Answer, nil, nil, h.now); a.Cause != Failed || a.Of != "default/web/app" {
+	if a := Explain(h.Answer, nil, h.now, nil, h.now.Stamp()); a.Cause != Failed || a.Of != "default/web/app" {
 		t.Errorf("%+v", a)
 	}
 	h.Names, h.Name = side, "default/web/side"
-	if a := Explain(h.Answer, nil, nil, h.now); a.Cause != StoppedByClient || a.Of != "default/web/side" {
+	if a := Explain(h.Answer, nil, h.now, nil, h.now.Stamp()); a.Cause != StoppedByClient || a.Of != "default/web/side" {
 		t.Errorf("%+v", a)
 	}
 	h.Names, h.Name = sandbox, "default/web"
 	h.add("s1", event.ImageRefused{Container: "third", Err: "no"})
-	if a := Explain(h.Answer, nil, nil, h.now); a.Cause != ImageRefused || a.Of != "default/web/third" {
+	if a := Explain(h.Answer, nil, h.now, nil, h.now.Stamp()); a.Cause != ImageRefused || a.Of != "default/web/third" {
 		t.Errorf("%+v", a)
 	}
 }
@@ -350,7 +351,7 @@ func TestWhatAPersonNeedsGoesFirst(t *testing.T) {
 func TestAContainerThatNobodyCouldReadIsExplained(t *testing.T) {
 	for code, want := range map[uint32]Cause{141: LoggerKilled, 1: LoggerKilled, 0: Completed} {
 		h := history().runs("c1").add("c1", event.LoggerKilled{}).ends("c1", exit.Fact{Code: code, Measured: true})
-		a := Explain(h.Answer, nil, nil, h.now)
+		a := Explain(h.Answer, nil, h.now, nil, h.now.Stamp())
 		if a.Cause != want || want == LoggerKilled && !strings.Contains(a.Why, "Nobody could read what it wrote") {
 			t.Errorf("code %d: %s, %s", code, a.Cause, a.Why)
 		}

@@ -5,10 +5,11 @@ package pidfd
 import (
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/base/clock"
 )
 
 // Watcher watches processes through pidfds (pidfd_open(2)), all of them in one epoll loop. Its
@@ -49,7 +50,7 @@ type watch struct {
 	endedBefore bool // it had ended when Watch was called, so the time of its end is unknown
 	ended       bool // the descriptor was seen readable
 	reported    bool // nothing more can be learned: the last fact was emitted
-	seenAt      time.Time
+	seenAt      clock.Instant
 }
 
 // Keeper keeps copies of pidfds beyond the end of this process: see package fdstore. Its methods

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/exit"
 )
 
@@ -43,7 +44,7 @@ func collectWith(t *testing.T, keep Keeper, inherited map[string]int) *collector
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		err := k.Run(ctx, func(f exit.Fact) {
+		err := k.Run(ctx, clock.New(nil).Now, func(f exit.Fact) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			h.facts[f.ID] = append(h.facts[f.ID], f)
@@ -196,7 +197,7 @@ func TestACodeThatTheKernelHidesIsNotReportedAsSuccess(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if f, ok := w.observe(events[0], time.Now()); !ok || f.Measured {
+	if f, ok := w.observe(events[0], clock.Stamped(time.Now())); !ok || f.Measured {
 		t.Errorf("got %+v, %v of a zombie whose status is hidden", f, ok)
 	}
 	_ = cmd.Wait()
@@ -312,7 +313,7 @@ func TestAnInheritedPidfdReportsAnExitThatNobodySaw(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	wg.Go(func() { _ = k.Run(ctx, func(f exit.Fact) { got <- f }) })
+	wg.Go(func() { _ = k.Run(ctx, clock.New(nil).Now, func(f exit.Fact) { got <- f }) })
 	defer wg.Wait()
 	defer cancel()
 	if _, err := k.Watch("c1", Process{Pid: uint32(cmd.Process.Pid), StartTicks: 1, BootID: bootNow(t)}); err != nil {

@@ -6,10 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/exit"
 )
 
@@ -17,9 +17,9 @@ import (
 const wakeSlot = -1
 
 // Run reports exits until ctx ends, and returns nil then. It calls sink for each fact, from its own
-// goroutine, and sink must not block. Any other error keeps it from waiting, and is final. All
+// goroutine, and sink must not block. now returns the instant of now. Any other error keeps it from waiting, and is final. All
 // descriptors are closed when it returns.
-func (w *Watcher) Run(ctx context.Context, sink func(exit.Fact)) error {
+func (w *Watcher) Run(ctx context.Context, now func() clock.Instant, sink func(exit.Fact)) error {
 	woke := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(woke)
@@ -40,7 +40,7 @@ func (w *Watcher) Run(ctx context.Context, sink func(exit.Fact)) error {
 		if err != nil {
 			return fmt.Errorf("watch processes: wait for an exit: %w", err)
 		}
-		at := time.Now()
+		at := now()
 		for _, ev := range events[:n] {
 			if ev.Fd == wakeSlot {
 				return nil
@@ -72,7 +72,7 @@ func (w *Watcher) close() {
 // reaped (Linux 6.9). Between the two the process is a zombie, and /proc has its wait status. After
 // it was reaped, Linux 6.15 and later give the status of its first thread for PIDFD_GET_INFO.
 // Earlier kernels have nothing, and the fact is not measured.
-func (w *Watcher) observe(ev unix.EpollEvent, at time.Time) (exit.Fact, bool) {
+func (w *Watcher) observe(ev unix.EpollEvent, at clock.Instant) (exit.Fact, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	wt, ok := w.mu.bySlot[ev.Fd]

@@ -4,6 +4,7 @@ package nodeapi
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	berthv1 "berth/api/berth/v1"
+	"berth/internal/base/clock"
 	"berth/internal/base/event"
 	"berth/internal/base/lane"
 	"berth/internal/base/ops"
@@ -42,6 +44,7 @@ type Verifier interface {
 type Node struct {
 	berthv1.UnsafeNodeServer
 
+	Clock        *clock.Clock
 	Pods         Pods
 	Ops          *ops.List
 	Recorder     *recorder.Recorder
@@ -67,7 +70,7 @@ func (n *Node) Timeline(ctx context.Context, req *berthv1.TimelineRequest) (*ber
 	found, err := n.Recorder.Find(ctx, recorder.Query{
 		Of:       req.GetId(),
 		Attempts: req.GetAttempts(),
-		Since:    instantIn(req.GetSince()),
+		Since:    n.instantIn(req.GetSince()),
 		After:    req.GetAfter(),
 	})
 	if err != nil {
@@ -78,7 +81,7 @@ func (n *Node) Timeline(ctx context.Context, req *berthv1.TimelineRequest) (*ber
 	for _, e := range found.Entries {
 		resp.Entries = append(resp.Entries, &berthv1.Entry{
 			Number: e.Number,
-			At:     instant(e.At),
+			At:     timestamp(n.Clock.Wall(e.At)),
 			Id:     e.ID,
 			Name:   e.Name,
 			Kind:   e.Kind,
@@ -93,10 +96,10 @@ func (n *Node) Timeline(ctx context.Context, req *berthv1.TimelineRequest) (*ber
 
 // Records implements berthv1.NodeServer.
 func (n *Node) Records(ctx context.Context, req *berthv1.RecordsRequest) (*berthv1.RecordsResponse, error) {
-	b := n.Recorder.Batch(ctx, req.GetAfter(), instantIn(req.GetSince()))
+	b := n.Recorder.Batch(ctx, req.GetAfter(), n.instantIn(req.GetSince()))
 	resp := &berthv1.RecordsResponse{Last: b.Last, More: b.More, Missing: b.Missing}
 	for _, r := range b.Records {
-		resp.Records = append(resp.Records, &berthv1.Record{Number: r.Number, Of: Names(r.Of), Entry: string(r.Entry)})
+		resp.Records = append(resp.Records, &berthv1.Record{Number: r.Number, Of: Names(r.Of), Entry: n.shown(r.Entry)})
 	}
 	return resp, nil
 }
@@ -117,7 +120,7 @@ func (n *Node) Why(ctx context.Context, req *berthv1.WhyRequest) (*berthv1.WhyRe
 		return nil, err
 	}
 	list, sentences := n.underWay(ops.Object{ID: found.ID, Names: found.Names})
-	a := why.Explain(found, n.Pods.Ended(), list, time.Now())
+	a := why.Explain(found, n.Pods.Ended(), n.Clock.Now(), list, time.Now())
 	if len(a.Wrote) == 0 {
 		a.Wrote = n.Recorder.See(ctx, a.ID).Log
 	}
@@ -163,7 +166,7 @@ func (n *Node) UnderWay(ctx context.Context, req *berthv1.UnderWayRequest) (*ber
 			Of:     Names(o.Of.Names),
 			Image:  o.Of.Image,
 			By:     o.By.String(),
-			Since:  instant(o.Since),
+			Since:  timestamp(o.Since),
 			Age:    durationpb.New(now.Sub(o.Since)),
 			Then:   o.Then,
 			Tries:  count(o.Tries),
@@ -205,7 +208,7 @@ func (n *Node) Ended(context.Context, *berthv1.EndedRequest) (*berthv1.EndedResp
 			Reason:      e.Reason,
 			Witness:     string(e.Witness),
 			FirstThread: e.FirstThread,
-			Ended:       instant(e.Ended),
+			Ended:       timestamp(n.Clock.Wall(e.Ended)),
 			Oom:         e.OOM,
 			Limit:       string(e.Limit),
 			Detail:      e.Detail,
@@ -228,8 +231,8 @@ func laneMessage(l lane.Lane) *berthv1.Lane {
 	return &berthv1.Lane{
 		Id:      l.ID,
 		State:   l.State,
-		Since:   instant(l.Since),
-		Until:   instant(l.Until),
+		Since:   timestamp(l.Since),
+		Until:   timestamp(l.Until),
 		Waiting: int32(l.Waiting), // the queue of a lane is bounded
 		Tries:   int32(l.Tries),   // an attempt takes a second or more
 		Error:   l.Err,
@@ -252,18 +255,34 @@ func Names(n event.Names) *berthv1.Names {
 	}
 }
 
-// instant returns the message of an instant, nil for the zero Time.
-func instant(t time.Time) *timestamppb.Timestamp {
+// timestamp returns the message of a wall time, nil for the zero Time. One of this process, which
+// time.Now has returned, is that of the clock as it is now.
+func timestamp(t time.Time) *timestamppb.Timestamp {
 	if t.IsZero() {
 		return nil
 	}
-	return timestamppb.New(t)
+	now := time.Now()
+	return timestamppb.New(now.Add(t.Sub(now)))
 }
 
-// instantIn returns the instant of a message, the zero Time for nil.
-func instantIn(t *timestamppb.Timestamp) time.Time {
+// instantIn returns the instant of a message, none for nil.
+func (n *Node) instantIn(t *timestamppb.Timestamp) clock.Instant {
 	if t == nil {
-		return time.Time{}
+		return clock.Instant{}
 	}
-	return t.AsTime()
+	return n.Clock.Instant(t.AsTime())
+}
+
+// shown returns an entry in JSON with wall time in place of its instants. One of a newer berth, whose
+// instants are not known, stays as it is.
+func (n *Node) shown(entry json.RawMessage) string {
+	var e event.Entry
+	if n.Clock.Plain() || json.Unmarshal(entry, &e) != nil {
+		return string(entry)
+	}
+	b, err := json.Marshal(e.Shown(n.Clock))
+	if err != nil {
+		return string(entry)
+	}
+	return string(b)
 }

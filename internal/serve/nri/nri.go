@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/exit"
 	"berth/internal/base/ops"
 	"berth/internal/heart/pod"
@@ -66,6 +67,8 @@ type Config struct {
 	RequestTimeout      time.Duration
 	RegistrationTimeout time.Duration
 	Version             string // berth's
+	// Clock has the wall time that plug-ins are told; nil: that of this process.
+	Clock *clock.Clock
 
 	// Pods returns the controller, which is made after its hooks. It is called from Run on.
 	Pods func() Pods
@@ -103,6 +106,9 @@ var _ pod.Hooks = (*Service)(nil)
 // New makes a service. Plug-ins are served when it runs. There is one in a process, because the
 // library keeps its log and its timeouts in variables of its own.
 func New(cfg Config) (*Service, error) {
+	if cfg.Clock == nil {
+		cfg.Clock = clock.New(nil)
+	}
 	s := &Service{
 		cfg:    cfg,
 		known:  newRegistry(),
@@ -286,7 +292,7 @@ func (s *Service) SandboxRun(ctx context.Context, t pod.Target) error {
 // AdjustSpec relays CreateContainer, and applies the answers of the plug-ins.
 func (s *Service) AdjustSpec(ctx context.Context, t pod.Target, _ *runtimeapi.ContainerConfig, oci *specs.Spec) error {
 	ct := containerOf(t, oci)
-	ct.State, ct.CreatedAt = api.ContainerState_CONTAINER_CREATED, time.Now().UnixNano()
+	ct.State, ct.CreatedAt = api.ContainerState_CONTAINER_CREATED, s.cfg.Clock.Wall(s.cfg.Clock.Now()).UnixNano()
 	var resp *api.CreateContainerResponse
 	var evict []*api.ContainerEviction
 	err := s.relay(ctx, func(ctx context.Context) (err error) {
@@ -333,7 +339,7 @@ func (s *Service) Starting(ctx context.Context, t pod.Target) error {
 // Started relays PostStartContainer, later.
 func (s *Service) Started(_ context.Context, t pod.Target) {
 	ct, known := s.known.change(t.ID, func(c *api.Container) {
-		c.Pid, c.StartedAt = t.Process.Pid, time.Now().UnixNano()
+		c.Pid, c.StartedAt = t.Process.Pid, s.cfg.Clock.Wall(s.cfg.Clock.Now()).UnixNano()
 		if c.State != api.ContainerState_CONTAINER_STOPPED { // its end may have been settled first
 			c.State = api.ContainerState_CONTAINER_RUNNING
 		}
@@ -355,7 +361,7 @@ func (s *Service) Ended(_ context.Context, t pod.Target, f exit.Fact) error {
 	ct, known := s.known.change(t.ID, func(c *api.Container) {
 		first = c.State != api.ContainerState_CONTAINER_STOPPED
 		c.State, c.Pid = api.ContainerState_CONTAINER_STOPPED, 0
-		c.FinishedAt, c.ExitCode, c.StatusReason = f.At.UnixNano(), int32(f.ExitCode()), f.Reason()
+		c.FinishedAt, c.ExitCode, c.StatusReason = s.cfg.Clock.Wall(f.At).UnixNano(), int32(f.ExitCode()), f.Reason()
 	})
 	if known && first {
 		s.later(event{kind: stopped, pod: s.podOf(t), container: ct})
