@@ -189,7 +189,9 @@ func (p *pulling) fromRegistry(ctx context.Context) (images.Image, error) {
 		return images.Image{}, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	}
 	hosts := p.senders.watch(p.registries.hosts(ctx, reference.Domain(named), p.creds, p.Received))
-	resolver := askingResolver{newResolver(hosts), p.Resolved}
+	own := newResolver(hosts)
+	own.ranges = &ranges{p.registries.shares.of(reference.Domain(named)), &p.senders}
+	resolver := askingResolver{own, p.Resolved}
 	handlers := []images.Handler{images.HandlerFunc(checkSize)}
 	shared := p.served.share(repositoryOf(p.ref))
 	defer shared.over()

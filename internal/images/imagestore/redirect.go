@@ -63,10 +63,13 @@ func origin(u *url.URL) string {
 
 // ownResolver is a resolver whose fetchers get blobs from the registry and its mirrors alone. A
 // manifest may name other servers for a layer, any that this node reaches.
-type ownResolver struct{ remotes.Resolver }
+type ownResolver struct {
+	remotes.Resolver
+	ranges *ranges // nil: no blob is fetched in pieces
+}
 
-func newResolver(hosts docker.RegistryHosts) remotes.Resolver {
-	return ownResolver{docker.NewResolver(docker.ResolverOptions{Hosts: hosts})}
+func newResolver(hosts docker.RegistryHosts) ownResolver {
+	return ownResolver{Resolver: docker.NewResolver(docker.ResolverOptions{Hosts: hosts})}
 }
 
 // Fetcher returns the fetcher of the blobs of an image.
@@ -78,7 +81,7 @@ func (r ownResolver) Fetcher(ctx context.Context, ref string) (remotes.Fetcher, 
 	return remotes.FetcherFunc(func(ctx context.Context, desc ocispec.Descriptor) (io.ReadCloser, error) {
 		elsewhere := len(desc.URLs) > 0
 		desc.URLs = nil
-		rc, err := f.Fetch(ctx, desc)
+		rc, err := r.ranges.fetch(ctx, desc, func(ctx context.Context) (io.ReadCloser, error) { return f.Fetch(ctx, desc) })
 		if err != nil || !elsewhere {
 			return rc, err
 		}

@@ -22,6 +22,7 @@ type registries struct {
 	*core
 	// credentials are those that are configured now, by host; nil: those of cfg.
 	credentials atomic.Pointer[map[string]image.Credentials]
+	shares      shares // of connections
 }
 
 // SetCredentials replaces the credentials of the configuration, for pulls that begin from now on.
@@ -49,6 +50,9 @@ func (rs *registries) hosts(ctx context.Context, registry string, creds image.Cr
 			}
 		},
 		UpdateClient: func(c *http.Client) error {
+			if t, ok := c.Transport.(*http.Transport); ok {
+				t.MaxIdleConns, t.MaxIdleConnsPerHost = perRegistry, perRegistry
+			}
 			c.Transport, c.CheckRedirect = counting{c.Transport, progress}, redirect
 			return nil
 		},

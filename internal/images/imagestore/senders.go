@@ -4,6 +4,7 @@ package imagestore
 
 import (
 	"net/http"
+	"net/url"
 	"path"
 	"slices"
 	"strings"
@@ -20,6 +21,10 @@ type senders struct {
 	last  map[digest.Digest]string   // the one that was asked last, by its origin
 	wrong map[digest.Digest][]string // those that have sent other bytes
 	news  bool                       // one more, since the last call of learned
+	// pieces are the blobs of which parts were sent. false: they were not those of the blob.
+	pieces  map[digest.Digest]bool
+	parts   bool // a part was sent
+	noParts bool // something else was sent for a part
 }
 
 // watch has all requests to hosts pass through the senders.
@@ -42,12 +47,54 @@ func (s *senders) liar(dgst digest.Digest) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.pieces[dgst] { // the whole may be right
+		s.pieces[dgst], s.news = false, true
+		return
+	}
 	if from := s.last[dgst]; from != "" && !slices.Contains(s.wrong[dgst], from) {
 		if s.wrong == nil {
 			s.wrong = map[digest.Digest][]string{}
 		}
 		s.wrong[dgst], s.news = append(s.wrong[dgst], from), true
 	}
+}
+
+// inPieces reports whether a blob may be fetched in pieces.
+func (s *senders) inPieces(dgst digest.Digest) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	right, tried := s.pieces[dgst]
+	return !s.noParts && (right || !tried)
+}
+
+// sendsParts reports whether a part of a blob was sent already.
+func (s *senders) sendsParts() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.parts && !s.noParts
+}
+
+// sent notes an answer to a request for a blob, and compares it with the part that was asked for.
+// If one server sends no parts, none is asked for one in this pull any more: the next one of
+// hosts.toml would have to send everything.
+func (s *senders) sent(dgst digest.Digest, from string, p *part, resp *http.Response) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.last == nil {
+		s.last, s.pieces = map[digest.Digest]string{}, map[digest.Digest]bool{}
+	}
+	if dgst != "" {
+		s.last[dgst] = from
+	}
+	if p == nil || resp.StatusCode >= http.StatusMultipleChoices {
+		return nil
+	}
+	if err := p.answered(resp); err != nil {
+		s.noParts = true
+		return err
+	}
+	s.parts, s.pieces[p.of] = true, true
+	return nil
 }
 
 // forgive forgets who has sent wrong bytes.
@@ -75,16 +122,16 @@ type sending struct {
 // RoundTrip carries out one request, unless it asks for a blob from a server that has sent that
 // blob wrongly.
 func (t sending) RoundTrip(r *http.Request) (*http.Response, error) {
-	kind, name := path.Split(r.URL.Path)
-	dgst := digest.Digest(name)
-	if !strings.HasSuffix(kind, "/blobs/") && !strings.HasSuffix(kind, "/manifests/") || dgst.Validate() != nil {
-		return t.RoundTripper.RoundTrip(r)
-	}
+	dgst := blobIn(r.URL)
 	from := origin(r.URL)
 	t.to.mu.Lock()
-	wrong := slices.Contains(t.to.wrong[dgst], from)
+	wrong, noParts := slices.Contains(t.to.wrong[dgst], from), t.to.noParts
 	t.to.mu.Unlock()
-	if wrong {
+	r, p := ask(r)
+	switch {
+	case p != nil && noParts:
+		return nil, errNoParts
+	case wrong:
 		return &http.Response{
 			Status:     http.StatusText(http.StatusNotFound),
 			StatusCode: http.StatusNotFound,
@@ -97,13 +144,22 @@ func (t sending) RoundTrip(r *http.Request) (*http.Response, error) {
 		}, nil
 	}
 	resp, err := t.RoundTripper.RoundTrip(r)
-	if err == nil && resp.StatusCode < http.StatusBadRequest {
-		t.to.mu.Lock()
-		defer t.to.mu.Unlock()
-		if t.to.last == nil {
-			t.to.last = map[digest.Digest]string{}
-		}
-		t.to.last[dgst] = from
+	if err != nil || resp.StatusCode >= http.StatusBadRequest {
+		return resp, err
 	}
-	return resp, err
+	if err := t.to.sent(dgst, from, p, resp); err != nil {
+		resp.Body.Close()
+		return nil, err
+	}
+	return resp, nil
+}
+
+// blobIn returns the digest that a request to a registry asks for, or "".
+func blobIn(u *url.URL) digest.Digest {
+	kind, name := path.Split(u.Path)
+	dgst := digest.Digest(name)
+	if !strings.HasSuffix(kind, "/blobs/") && !strings.HasSuffix(kind, "/manifests/") || dgst.Validate() != nil {
+		return ""
+	}
+	return dgst
 }
