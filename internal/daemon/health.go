@@ -39,6 +39,7 @@ type health struct {
 	probe          *probe.Probe
 	preload        *image.Preload
 	policy         *policy.Guard
+	registries     *registryFiles
 	plugins        plugins
 	apparmor       *apparmor.AppArmor // nil where AppArmor is off
 	settings       *atomic.Pointer[config.Config]
@@ -50,6 +51,45 @@ type health struct {
 	notDelegated atomic.Pointer[string]
 
 	podCIDR atomic.Pointer[string] // as the kubelet has sent it; nil: it has not
+}
+
+// registryFiles looks for mistakes in the configurations of registries, on a disk that may not
+// answer.
+type registryFiles struct {
+	dir     string
+	looking atomic.Bool
+	found   atomic.Pointer[[]string]
+}
+
+// registriesTimeout is how long problems waits for the disk.
+const registriesTimeout = time.Second
+
+// problems returns the mistakes: those of the last look if the disk does not answer now.
+func (r *registryFiles) problems() (list []string) {
+	if r.dir == "" {
+		return nil
+	}
+	looked := make(chan struct{})
+	if r.looking.CompareAndSwap(false, true) {
+		go func() {
+			defer close(looked)
+			defer r.looking.Store(false)
+			var texts []string
+			for _, err := range config.CheckRegistries(r.dir) {
+				texts = append(texts, "pulls from a registry fail: "+err.Error())
+			}
+			r.found.Store(&texts)
+		}()
+	}
+	select {
+	case <-looked:
+	case <-time.After(registriesTimeout):
+		list = append(list, r.dir+" cannot be read now: pulls may wait for its disk")
+	}
+	if found := r.found.Load(); found != nil {
+		list = append(list, *found...)
+	}
+	return list
 }
 
 func newHealth(w wings) *health {
@@ -69,6 +109,7 @@ func newHealth(w wings) *health {
 		probe:          w.engine.probe,
 		preload:        w.images.preload,
 		policy:         w.images.policy,
+		registries:     &registryFiles{dir: w.cfg.Image.RegistryDir},
 		plugins:        w.hooks.plugins,
 		apparmor:       w.host.apparmor,
 		settings:       w.settings,
@@ -97,6 +138,7 @@ func (h *health) Info() map[string]any {
 	warnings := h.probe.Warnings()
 	warnings = append(warnings, h.preload.Problems()...)
 	warnings = append(warnings, h.policy.Problems()...)
+	warnings = append(warnings, h.registries.problems()...)
 	for _, text := range []string{h.apparmor.Warning(), h.plugins.problem()} {
 		if text != "" {
 			warnings = append(warnings, text)

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -56,7 +57,7 @@ func (a *app) configCommand() *cobra.Command {
 			RunE: func(cmd *cobra.Command, args []string) error {
 				c, err := load(strings.Join(args, ""))
 				if err == nil {
-					err = errors.Join(append(c.CheckFiles(), c.Check())...)
+					err = errors.Join(slices.Concat(c.CheckFiles(), config.CheckRegistries(c.Image.RegistryDir), []error{c.Check()})...)
 				}
 				if err == nil && a.check != nil {
 					err = a.check(c.Config)

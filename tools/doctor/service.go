@@ -98,6 +98,12 @@ func askConfiguration(_ context.Context, m *machine) ([]Finding, error) {
 			f.unasked(err)
 		}
 	}
+	if dir := m.cfg.Image.RegistryDir; dir != "" {
+		for _, err := range config.CheckRegistries(m.path(dir)) {
+			text := strings.ReplaceAll(err.Error(), m.path(dir), dir)
+			f.add(Error, "correct the file; berth reads it for each pull", "pulls from that registry fail: %s", text)
+		}
+	}
 	for _, file := range []struct{ key, path string }{
 		{"image.policy_file", m.cfg.Image.PolicyFile},
 		{"image.preload_dir", m.cfg.Image.PreloadDir},

@@ -142,6 +142,18 @@ func (l *Loaded) merge(file string) error {
 func (l *Loaded) note(file string, b []byte, name func(path []string) string) {
 	l.Files = append(l.Files, file)
 	l.files[file] = false
+	eachKey(b, func(path []string, line int, table bool) {
+		if table {
+			return
+		}
+		key := name(path)
+		l.from[key] = place{file, line}
+		l.files[file] = l.files[file] || strings.HasPrefix(key, "image.auth.")
+	})
+}
+
+// eachKey calls f with each key of a file of TOML and its line, and with the tables.
+func eachKey(b []byte, f func(path []string, line int, table bool)) {
 	var p unstable.Parser
 	p.Reset(b)
 	var table []string
@@ -154,6 +166,7 @@ func (l *Loaded) note(file string, b []byte, name func(path []string) string) {
 		}
 		if n.Kind == unstable.Table {
 			table = path
+			f(path, line, true)
 			return
 		}
 		if v := n.Value(); v.Kind == unstable.InlineTable {
@@ -162,9 +175,7 @@ func (l *Loaded) note(file string, b []byte, name func(path []string) string) {
 			}
 			return
 		}
-		key := name(path)
-		l.from[key] = place{file, line}
-		l.files[file] = l.files[file] || strings.HasPrefix(key, "image.auth.")
+		f(path, line, false)
 	}
 	for p.NextExpression() {
 		switch n := p.Expression(); n.Kind {

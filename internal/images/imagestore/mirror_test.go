@@ -132,3 +132,19 @@ func TestAMirrorThatSendsWrongBytesIsOneTry(t *testing.T) {
 		t.Errorf("with the mirror alone: %v", err)
 	}
 }
+
+// PROPERTIES 66: a mistake in hosts.toml had the registry asked, past its mirrors.
+func TestAMistakeInHostsTomlStopsThePull(t *testing.T) {
+	reg := testregistry.Start(t)
+	img, err := testimage.Image(v1Config())
+	try(t, err)
+	ref, dir := reg.Push("team/app:1", img), t.TempDir()
+	try(t, os.Mkdir(filepath.Join(dir, reg.Addr), 0o700))
+	file := filepath.Join(dir, reg.Addr, "hosts.toml")
+	try(t, os.WriteFile(file, []byte("server = 'http://"+reg.Addr+"'\n[host.'http://mirror.example']\ncapabilities = 'pull'\n"), 0o600))
+	i := open(nil, Config{RegistryDir: dir})
+	_, _, err = newResolver(i.registries.hosts(t.Context(), reg.Addr, image.Credentials{}, func(int) {})).Resolve(t.Context(), ref)
+	if err == nil || !strings.Contains(err.Error(), file+", line 3: ") || len(reg.Requests()) > 0 {
+		t.Errorf("%v, and the registry was asked %d times", err, len(reg.Requests()))
+	}
+}

@@ -66,7 +66,7 @@ func TestALargeLayerComesInPieces(t *testing.T) {
 				r.Header.Set("Range", fmt.Sprintf("bytes=0-%d", pieceBytes-1))
 			}
 			whole(w, r)
-		}, func() bool { return asked[len(asked)-1] == fmt.Sprintf("bytes=%d-", 2*pieceBytes) }},
+		}, func() bool { return strings.HasSuffix(asked[len(asked)-1], "-") }},
 		"wrong bytes of a part": {func(w http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("Range") != "" {
 				b := bytes.Clone(blob)

@@ -4,15 +4,18 @@ package imagestore
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"path"
+	"path/filepath"
 	"sync/atomic"
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	dockerconfig "github.com/containerd/containerd/v2/core/remotes/docker/config"
 	"github.com/containerd/errdefs"
 
+	"berth/internal/base/config"
 	"berth/internal/base/ops"
 	"berth/internal/images/image"
 )
@@ -58,7 +61,15 @@ func (rs *registries) hosts(ctx context.Context, registry string, creds image.Cr
 		},
 	}
 	if rs.cfg.RegistryDir != "" {
-		o.HostDir = dockerconfig.HostDirFromRoot(rs.cfg.RegistryDir)
+		find := dockerconfig.HostDirFromRoot(rs.cfg.RegistryDir)
+		o.HostDir = func(host string) (string, error) {
+			dir, err := find(host)
+			if err == nil {
+				// containerd's code logs a mistake, and asks the registry past the mirrors.
+				err = errors.Join(config.CheckHosts(filepath.Join(dir, "hosts.toml"))...)
+			}
+			return dir, err
+		}
 	}
 	configured := dockerconfig.ConfigureHosts(ctx, o)
 	if creds.RegistryToken == "" {
