@@ -38,12 +38,14 @@ func (n Entry) Shown(c *clock.Clock) Entry {
 
 // show puts wall time in place of the instants in v, and copies the lists that have some.
 func show(v reflect.Value, c *clock.Clock) {
-	switch at, ok := v.Interface().(clock.Instant); {
-	case ok:
-		v.Set(reflect.ValueOf(c.Shown(at)))
+	switch {
+	case v.Type() == reflect.TypeFor[clock.Instant]():
+		v.Set(reflect.ValueOf(c.Shown(v.Interface().(clock.Instant))))
 	case v.Kind() == reflect.Struct:
 		for n := range v.NumField() {
-			show(v.Field(n), c)
+			if v.Type().Field(n).IsExported() {
+				show(v.Field(n), c)
+			}
 		}
 	case v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Struct && !v.IsNil():
 		list := reflect.MakeSlice(v.Type(), v.Len(), v.Len())

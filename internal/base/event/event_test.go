@@ -234,3 +234,44 @@ func TestEventsReadLikeThis(t *testing.T) {
 		t.Errorf("%s differs from:\n%s", path, got.String())
 	}
 }
+
+// set is a clock that was set ahead by an hour.
+type set struct {
+	clock.Source
+	ahead time.Duration
+}
+
+func (s *set) SinceBoot() time.Duration { return time.Hour }
+func (s *set) Boot() string             { return "boot" }
+
+func (s *set) Read() (time.Duration, time.Time) { return time.Hour, instant.Stamp().Add(s.ahead) }
+
+// PROPERTIES 70: each instant of an entry is shown in wall time as it is known now, and the entry
+// itself stays as it is.
+func TestAnEntryIsShownInWallTime(t *testing.T) {
+	machine := &set{}
+	c := clock.New(machine)
+	machine.ahead = time.Hour
+	c.Look()
+	was, want := `"2026-01-02T03:04:05.000000006Z"`, `"2026-01-02T04:04:05.000000006Z"`
+	for _, e := range Every() {
+		v := reflect.New(reflect.TypeOf(e)).Elem()
+		fill(t, v, "")
+		n := Entry{At: instant, ID: "c1", Event: v.Interface().(Event)}
+		before, err := json.Marshal(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown, err := json.Marshal(n.Shown(c))
+		if err != nil {
+			t.Fatal(err)
+		}
+		after, _ := json.Marshal(n)
+		if string(before) != string(after) {
+			t.Errorf("%s was changed: %s", Kind(n.Event), after)
+		}
+		if _, ok := e.(ClockSet); !ok && string(shown) != strings.ReplaceAll(string(before), was, want) {
+			t.Errorf("%s is shown as %s", before, shown)
+		}
+	}
+}
