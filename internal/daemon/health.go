@@ -46,6 +46,7 @@ type health struct {
 	exact          bool // the kernel says how a process ended that somebody else reaped
 	log            *slog.Logger
 
+	seccomp         bool // this kernel has it, and profiles can be combined
 	groupsDelegated func() error
 	// notDelegated is the logged reason why control groups cannot be writable; "" if they can be.
 	notDelegated atomic.Pointer[string]
@@ -116,6 +117,7 @@ func newHealth(w wings) *health {
 		exact:          w.host.kernel.Exact(),
 		log:            w.log.Logger,
 
+		seccomp:         w.host.Seccomp && w.host.ProveSeccomp != nil,
 		groupsDelegated: w.host.GroupsDelegated,
 	}
 }
@@ -176,6 +178,9 @@ func (h *health) Handlers() []*runtimeapi.RuntimeHandler {
 
 // SystemdCgroup implements cri.Health.
 func (h *health) SystemdCgroup() bool { return h.handlers[h.defaultHandler].SystemdCgroup }
+
+// PulledProfiles implements cri.Health.
+func (h *health) PulledProfiles() bool { return h.seccomp }
 
 // WritableCgroups implements cri.Health. It logs each change, because the kubelet does not report why
 // a feature is missing.

@@ -54,6 +54,7 @@ func openHeart(w wings, pods *asked) heart {
 			Policy:         createPolicy{w.images.policy, w.images.service},
 			Store:          kept{w.records, w.history.recorder, w.log},
 			Labels:         labels,
+			Profiles:       w.images.profiles.Read,
 			Checkpoints:    checkpoint.Archives{Dir: w.cfg.Root},
 			Devices:        w.host.devices,
 			UserNamespaces: w.engine.probe.UserNamespaces,

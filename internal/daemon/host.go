@@ -70,6 +70,7 @@ func openHost(b base, s *sockets, owner string) (h host, err error) {
 	h.UnknownSyscalls = func(names []string) ([]string, error) {
 		return join.UnknownSyscalls(context.Background(), b.libexec, names)
 	}
+	h.ProveSeccomp = proved(b.libexec)
 	if h.apparmor = apparmor.Open(b.log.Logger); h.apparmor != nil {
 		h.AppArmorDefault, h.LoadAppArmor = apparmor.Profile, h.apparmor.Ensure
 	}

@@ -29,7 +29,9 @@ type images struct {
 	service *image.Service
 	preload *image.Preload
 	policy  *policy.Guard
-	peers   *peer.Server // nil: nothing is served to peers
+	// profiles are security profiles, which are not images.
+	profiles *image.Profiles
+	peers    *peer.Server // nil: nothing is served to peers
 }
 
 // openImages makes what pulls, unpacks and removes containerd's images, and the list of them.
@@ -54,6 +56,7 @@ func openImages(b base, c *containerd, owner string) (im images, err error) {
 		Policy:            pullPolicy{im.policy},
 		Ops:               b.ops,
 	})
+	im.profiles = openProfiles(b, im.stored, im.policy)
 	im.stored.SetDiscard(b.cfg.Image.DiscardBlobs)
 	im.preload = image.NewPreload(im.service, image.PreloadConfig{
 		Dir:    b.cfg.Image.PreloadDir,

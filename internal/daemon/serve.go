@@ -96,6 +96,7 @@ func (s *serving) openCRI(w wings) {
 		},
 		&cri.Image{
 			Images:   known{w.images.service, w.containerd, w.heart.core},
+			Profiles: w.images.profiles,
 			Handlers: slices.Sorted(maps.Keys(w.host.handlers)),
 		},
 		w.log.Logger,

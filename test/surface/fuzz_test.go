@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/cri138"
 	"berth/internal/serve/cri"
 )
 
@@ -156,6 +157,19 @@ func requests() []calls {
 		Image: &runtimeapi.ImageSpec{Image: "registry.example/other:1", RuntimeHandler: "runc"},
 		Auth:  &runtimeapi.AuthConfig{Auth: "dTpw", ServerAddress: "https://registry.example"},
 	})
+	one("PullSecurityProfile", &cri138.PullSecurityProfileRequest{
+		Image:       &runtimeapi.ImageSpec{Image: "registry.example/profile@sha256:" + strings.Repeat("ab", 32), RuntimeHandler: "runc"},
+		ProfileKind: cri138.SecurityProfileKind_Seccomp,
+	})
+	one("CreateContainer", create(func(c *runtimeapi.ContainerConfig) {
+		sec := c.Linux.SecurityContext
+		sec.Seccomp = with(&runtimeapi.SecurityProfile{ProfileType: cri138.SecurityProfile_OCI}, &cri138.SecurityProfile{
+			OciRef:      "registry.example/profile@sha256:" + strings.Repeat("ab", 32),
+			BaseProfile: &cri138.SecurityProfileBase{Type: cri138.SecurityProfileBase_Localhost, LocalhostRef: "/nonexistent"},
+		})
+		with(sec, &cri138.LinuxContainerSecurityContext{CgroupMountMode: cri138.CgroupMountMode_CGROUP_MOUNT_MODE_READ_ONLY})
+		with(sec.NamespaceOptions, &cri138.NamespaceOption{CgroupnsOptions: &cri138.CgroupNamespace{Mode: runtimeapi.NamespaceMode_CONTAINER}})
+	}))
 	one("ImageStatus", &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: "registry.example/app:1"}, Verbose: true})
 	return seeds
 }

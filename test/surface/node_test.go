@@ -71,7 +71,14 @@ func newNode(t *testing.T) *node {
 	if err := service.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	n := &node{t: t, berth: b, images: &cri.Image{Images: service, Handlers: []string{"runc"}}}
+	profiles := image.OpenProfiles(image.ProfileConfig{
+		Dir:      t.TempDir(),
+		MaxBytes: 1 << 20,
+		Registry: func(string, image.Credentials) image.Registry { return noRegistry{} },
+		Timeout:  time.Minute,
+		Logger:   slog.New(slog.DiscardHandler),
+	})
+	n := &node{t: t, berth: b, images: &cri.Image{Images: service, Profiles: profiles, Handlers: []string{"runc"}}}
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -211,6 +218,7 @@ func (healthy) Runtime() error        { return nil }
 func (healthy) Network() error        { return nil }
 func (healthy) Info() map[string]any  { return map[string]any{"k": "v"} }
 func (healthy) SystemdCgroup() bool   { return false }
+func (healthy) PulledProfiles() bool  { return true }
 func (healthy) WritableCgroups() bool { return true }
 func (healthy) SetPodCIDR(string)     {}
 func (healthy) Handlers() []*runtimeapi.RuntimeHandler {
@@ -235,6 +243,13 @@ func (noProcesses) DeleteExec(context.Context, stream.Key) error     { return er
 func (noProcesses) CloseExecStdin(context.Context, stream.Key) error { return errdefs.ErrNotFound }
 func (noProcesses) ResizeExec(context.Context, stream.Key, uint16, uint16) error {
 	return errdefs.ErrNotFound
+}
+
+// noRegistry is a registry that is away.
+type noRegistry struct{ image.Registry }
+
+func (noRegistry) Manifest(context.Context, string) ([]byte, error) {
+	return nil, errdefs.ErrUnavailable
 }
 
 // imageStore is containerd's image store. Every registry has what is pulled from it.

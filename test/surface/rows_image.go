@@ -2,12 +2,6 @@
 
 package surface
 
-import (
-	"google.golang.org/grpc/codes"
-
-	"berth/internal/base/cri138"
-)
-
 func imageRows() []Row {
 	const credentials = "image.TestCredentials"
 	return []Row{
@@ -20,11 +14,11 @@ func imageRows() []Row {
 		honoured("PullImageRequest.auth", "", "test/e2e.TestCredentialsOpenTheRegistryTheyAreFor", "imagestore.TestALayerIsNotFetchedFromHostsThatAManifestNames"),
 		below(honoured("PullImageRequest.sandbox_config", "the rules of image.policy_file apply to the namespace in its metadata, and berth pulls and the timeline name the pod by the metadata; nothing else in it has an effect",
 			"cri.TestThePodOfAPullIsKnownAndTheKubeletKnowsTheError", "test/e2e.TestAnImageThatIsNotAllowedIsNeitherFetchedNorRun")),
-		below(refused("PullSecurityProfileRequest.image", codes.InvalidArgument, "profiles from a registry are not supported", &cri138.PullSecurityProfileRequest{})),
-		below(noEffect("PullSecurityProfileRequest.auth", "as image")),
-		below(noEffect("PullSecurityProfileRequest.sandbox_config", "as image")),
-		noEffect("PullSecurityProfileRequest.profile_kind", "as image"),
-		noEffect("RemoveSecurityProfileRequest.digest", "there is never one"),
+		honoured("PullSecurityProfileRequest.image", "a reference with a digest", "image.TestAProfileIsPulledOnce"),
+		honoured("PullSecurityProfileRequest.auth", "as for images", "image.TestAProfileIsPulledOnce"),
+		below(honoured("PullSecurityProfileRequest.sandbox_config", "as for images: the rules of image.policy_file apply to the namespace in its metadata", "image.TestAPolicyDecidesAboutAProfile")),
+		honoured("PullSecurityProfileRequest.profile_kind", "Seccomp; another one is InvalidArgument", "cri.TestErrorsOfProfilesHaveTheirWords"),
+		honoured("RemoveSecurityProfileRequest.digest", "one that is not kept is removed already", "image.TestAProfileIsPulledOnce"),
 		honoured("RemoveImageRequest.image", "", "test/e2e.TestImagesArePulledListedAndRemoved"),
 
 		honoured("ImageSpec.image", "an ID, the beginning of one, or a reference", "image.TestResolveAndRemove"),

@@ -17,6 +17,8 @@ func securityRows() []Row {
 		selinux  = "spec.TestSELinuxLabelsAreGivenOrSaidToBeMissing"
 		users    = "spec.TestUsersAndGroupsAreResolved"
 		modes    = "spec.TestModesThatMakeNoSenseAreRefused"
+		pulled   = "spec.TestAPulledProfileIsGivenOrRefused"
+		proof    = "join.TestAnIntersectionIsAsSevereAsBoth"
 		groups   = "spec.TestAContainerSeesItsControlGroupsAsItAsks"
 	)
 	return []Row{
@@ -71,14 +73,9 @@ func securityRows() []Row {
 		honoured("Int64Value.value", ""),
 		honoured("SecurityProfile.profile_type", "", seccomp, apparmor),
 		honoured("SecurityProfile.localhost_ref", "", seccomp, "spec.TestSeccompProfilesAreReadAsWritten"),
-		refused("SecurityProfile.oci_ref", codes.InvalidArgument, "profiles from a registry are not supported", withProfile(&cri138.SecurityProfile{OciRef: "registry.example/profile@sha256:00"})),
-		below(refused("SecurityProfile.base_profile", codes.InvalidArgument, "as oci_ref", withProfile(&cri138.SecurityProfile{BaseProfile: &cri138.SecurityProfileBase{}}))),
+		honoured("SecurityProfile.oci_ref", "for seccomp, with the type OCI: a profile that was pulled before, combined with its base", pulled, proof),
+		honoured("SecurityProfile.base_profile", "the node's default profile if it is not set", pulled),
+		honoured("SecurityProfileBase.type", "", pulled),
+		honoured("SecurityProfileBase.localhost_ref", "with the type Localhost", pulled),
 	}
-}
-
-func withProfile(fields *cri138.SecurityProfile) *runtimeapi.CreateContainerRequest {
-	return create(func(c *runtimeapi.ContainerConfig) {
-		c.Linux.SecurityContext.Seccomp = &runtimeapi.SecurityProfile{}
-		cri138.Set(c.Linux.SecurityContext.Seccomp, fields)
-	})
 }

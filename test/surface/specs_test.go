@@ -98,7 +98,7 @@ func containerSpec(h spec.Host, wire []byte) (*specs.Spec, error) {
 		Devices: func(p string) ([]spec.Device, error) {
 			return []spec.Device{{Path: p, Type: "c", Major: 1, Minor: 3}}, nil
 		},
-		Seccomp: func(string) (*specs.LinuxSeccomp, error) { return nil, errdefs.ErrInvalidArgument },
+		Profiles: spec.Profiles{Local: func(string) (*specs.LinuxSeccomp, error) { return nil, errdefs.ErrInvalidArgument }},
 	})
 	return s, err
 }
@@ -112,11 +112,11 @@ func sandboxSpec(h spec.Host, wire []byte) (*specs.Spec, error) {
 		return nil, err
 	}
 	s, _, err := spec.ForSandbox(h, spec.Sandbox{
-		ID:      "p",
-		Config:  req.GetConfig(),
-		NetNS:   "/run/netns/p",
-		Pause:   spec.Pause{Rootfs: "/pause", Args: []string{"/pause"}},
-		Seccomp: func(string) (*specs.LinuxSeccomp, error) { return nil, errdefs.ErrInvalidArgument },
+		ID:       "p",
+		Config:   req.GetConfig(),
+		NetNS:    "/run/netns/p",
+		Pause:    spec.Pause{Rootfs: "/pause", Args: []string{"/pause"}},
+		Profiles: spec.Profiles{Local: func(string) (*specs.LinuxSeccomp, error) { return nil, errdefs.ErrInvalidArgument }},
 	})
 	return s, err
 }

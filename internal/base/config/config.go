@@ -86,6 +86,8 @@ type Image struct {
 	Pinned                 []string `toml:"pinned" doc:"Images that the kubelet's image garbage collection and berth images prune leave: references, IDs, or patterns in which * stands for any text. CRI reports them as pinned; a client that removes one by its name does remove it."`
 	PreloadDir             string   `toml:"preload_dir" doc:"Directory of archives (.tar, .tar.gz, .tgz, .tar.zst or .tzst, of docker save or in the OCI layout) that are imported and pinned in the background when berth starts and when it reads its settings again. An archive that has not changed since, and whose images are there, is not imported again. Nobody but root may be able to write to it. Empty: none."`
 	DiscardBlobs           bool     `toml:"discard_blobs" doc:"Do not keep the compressed layers of images that are pulled or imported from now on once they are unpacked. It saves disk. A layer that is damaged or lost, or that another snapshotter needs, has to be fetched from the registry again then, and the image cannot be exported."`
+	MaxProfileBytes        int      `toml:"max_profile_bytes" doc:"Largest security profile that is pulled from a registry, in bytes."`
+	MaxProfileRules        int      `toml:"max_profile_rules" doc:"Number of entries of system calls that such a profile may have."`
 	PolicyFile             string   `toml:"policy_file" doc:"File of the rules that say which images may be pulled, and which containers may be made from, by the namespace of the pod: see docs/policy.md. Changes of the file hold from the next decision on. Nobody but root may be able to write to it. Empty: every image is allowed."`
 	PolicyFailure          string   `toml:"policy_failure" doc:"What holds while policy_file cannot be used. closed: nothing is pulled and no container is made. open: every image is allowed. What runs is left alone in any case."`
 	Peer                   Peer     `toml:"peer"`
@@ -332,6 +334,8 @@ func Default() Config {
 			RegistryDir:            "/etc/containerd/certs.d",
 			PullTimeout:            Duration(5 * time.Minute),
 			MinBytesPerMinute:      1 << 10,
+			MaxProfileBytes:        1 << 20,
+			MaxProfileRules:        128,
 			MaxConcurrentDownloads: 3,
 			MaxConcurrentUnpacks:   3,
 			Pinned:                 []string{},
@@ -560,6 +564,12 @@ func (c *Config) check(origin func(key string) string) error {
 	}
 	if n := c.Checkpoint.MaxMiB; n < 1 {
 		bad("checkpoint.max_mib", "%d is less than 1", n)
+	}
+	if n := c.Image.MaxProfileBytes; n < 1 || n > 1<<20 {
+		return fmt.Errorf("image.max_profile_bytes: %d is not from 1 to %d", n, 1<<20)
+	}
+	if n := c.Image.MaxProfileRules; n < 1 {
+		return fmt.Errorf("image.max_profile_rules: %d is not a number above 0", n)
 	}
 	if n := c.Image.MinBytesPerMinute; n < 0 {
 		bad("image.min_bytes_per_minute", "%d is less than 0", n)

@@ -39,6 +39,7 @@ type sandboxMaker struct {
 	teardown   *teardown
 	publisher  *publisher
 	labels     Labels // nil without SELinux
+	profiles   func(Handler) spec.Profiles
 	obs        Observer
 }
 
@@ -217,7 +218,7 @@ func (m *sandboxMaker) makeProcess(ctx context.Context, u *unit) error {
 		Pause:                        pause,
 		PrivilegedWithoutHostDevices: u.handler.PrivilegedWithoutHostDevices,
 		SystemdCgroup:                u.handler.SystemdCgroup,
-		Seccomp:                      loadSeccomp,
+		Profiles:                     m.profiles(u.handler),
 		PodAnnotations:               u.handler.PodAnnotations,
 		Guest:                        !u.handler.HostProcess,
 	})

@@ -30,6 +30,23 @@ type specBuilder struct {
 	units   *registry
 	labels  Labels // nil without SELinux
 	obs     Observer
+	// pulled reads a seccomp profile that was pulled from a registry. It may be nil.
+	pulled func(ref string) ([]byte, error)
+}
+
+// profiles loads seccomp profiles for a pod of a handler.
+func (s *specBuilder) profiles(h Handler) spec.Profiles {
+	out := spec.Profiles{Local: loadSeccomp, Foreign: !h.HostProcess}
+	if s.pulled != nil {
+		out.Pulled = func(ref string) (*oci.LinuxSeccomp, error) {
+			b, err := s.pulled(ref)
+			if err != nil {
+				return nil, err
+			}
+			return spec.ParseSeccomp(b, runtime.GOARCH)
+		}
+	}
+	return out
 }
 
 // container makes the specification of u.
@@ -80,7 +97,7 @@ func (s *specBuilder) container(ctx context.Context, u *unit, img Image) (*oci.S
 		HostProcess:                  p.handler.HostProcess,
 		PodAnnotations:               p.handler.PodAnnotations,
 		ContainerAnnotations:         p.handler.ContainerAnnotations,
-		Seccomp:                      loadSeccomp,
+		Profiles:                     s.profiles(p.handler),
 		Base:                         p.handler.BaseSpec,
 	})
 	if err != nil {

@@ -36,6 +36,9 @@ type Ports struct {
 	// SandboxShim reports whether the shim of a handler can serve a pod without a process. It may
 	// be nil: none can, and each sandbox has a pause process.
 	SandboxShim func(ctx context.Context, handler string) bool
+	// Profiles reads a seccomp profile that was pulled from a registry, by its reference. It may be
+	// nil: none was.
+	Profiles func(ref string) ([]byte, error)
 	// Checkpoints may be nil: a container that is to be restored from one is refused then.
 	Checkpoints Checkpoints
 	// Devices may be nil: a container that asks for CDI devices is refused then.
@@ -92,6 +95,7 @@ func New(cfg Config, p Ports) *Controller {
 		units:   units,
 		labels:  p.Labels,
 		obs:     p.Observer,
+		pulled:  p.Profiles,
 	}
 	statuses := &statuses{p.Images, cfg.Clock}
 	describer := &describer{p.Runtime}
@@ -189,6 +193,7 @@ func New(cfg Config, p Ports) *Controller {
 		teardown:   teardown,
 		publisher:  publisher,
 		labels:     p.Labels,
+		profiles:   specs.profiles,
 		obs:        p.Observer,
 	}
 	creator := &creator{

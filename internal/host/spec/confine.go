@@ -40,7 +40,7 @@ func confine(h Host, s *specs.Spec, in Container) ([]Degraded, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := applySeccomp(h, s, p, in.Seccomp); err != nil {
+	if err := applySeccomp(h, s, p, in.Profiles); err != nil {
 		return nil, err
 	}
 	if sec.GetApparmor() == nil && appArmor.GetProfileType() == runtimeapi.SecurityProfile_RuntimeDefault {
@@ -78,9 +78,23 @@ func profile(field string, p *runtimeapi.SecurityProfile, deprecated, old string
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w: %w", field, err, errdefs.ErrInvalidArgument)
 	}
-	switch {
-	case p.GetProfileType() == cri138.SecurityProfile_OCI:
-		return nil, fmt.Errorf("%s.profile_type: profiles from a registry (OCI) are not supported: %w", field, errdefs.ErrInvalidArgument)
+	oci := p.GetProfileType() == cri138.SecurityProfile_OCI
+	base := fields.GetBaseProfile()
+	switch local := base.GetType() == cri138.SecurityProfileBase_Localhost; {
+	case oci && field != "seccomp":
+		return nil, fmt.Errorf("%s.profile_type: profiles from a registry (OCI) are for seccomp alone: %w", field, errdefs.ErrInvalidArgument)
+	case oci && fields.GetOciRef() == "":
+		return nil, fmt.Errorf("%s.oci_ref: OCI needs the reference of a profile: %w", field, errdefs.ErrInvalidArgument)
+	case cri138.SecurityProfileBase_BaseType_name[int32(base.GetType())] == "":
+		return nil, fmt.Errorf("%s.base_profile.type: %d is not known: %w", field, base.GetType(), errdefs.ErrInvalidArgument)
+	case oci && local && base.GetLocalhostRef() == "":
+		return nil, fmt.Errorf("%s.base_profile.localhost_ref: Localhost needs the name of a profile: %w", field, errdefs.ErrInvalidArgument)
+	case oci && !local && base.GetLocalhostRef() != "":
+		return nil, fmt.Errorf("%s.base_profile.localhost_ref: profile %q is not for type %s: %w", field, base.GetLocalhostRef(), base.GetType(), errdefs.ErrInvalidArgument)
+	case oci && p.GetLocalhostRef() != "":
+		return nil, fmt.Errorf("%s.localhost_ref: profile %q is not for type OCI: %w", field, p.GetLocalhostRef(), errdefs.ErrInvalidArgument)
+	case oci:
+		return p, nil
 	case fields.GetOciRef() != "":
 		return nil, fmt.Errorf("%s.oci_ref: profile %q is not for type %s: %w", field, fields.GetOciRef(), p.GetProfileType(), errdefs.ErrInvalidArgument)
 	case fields.GetBaseProfile() != nil:
@@ -97,9 +111,21 @@ func profile(field string, p *runtimeapi.SecurityProfile, deprecated, old string
 	return p, nil
 }
 
-// applySeccomp applies a profile; load reads a profile of the host. No profile at all means
-// unconfined: the kubelet sends RuntimeDefault when it means it.
-func applySeccomp(h Host, s *specs.Spec, p *runtimeapi.SecurityProfile, load func(path string) (*specs.LinuxSeccomp, error)) error {
+// Profiles loads seccomp profiles.
+type Profiles struct {
+	// Local loads a Localhost profile; see [ParseSeccomp].
+	Local func(path string) (*specs.LinuxSeccomp, error)
+	// Pulled loads a profile that was pulled from a registry. If it is not here, the error names it:
+	// it is never pulled for a container.
+	Pulled func(ref string) (*specs.LinuxSeccomp, error)
+	// Foreign is set if the kernel of this host does not see the system calls of the container.
+	Foreign bool
+}
+
+// applySeccomp applies a profile. No profile at all means unconfined: the kubelet sends
+// RuntimeDefault when it means it.
+func applySeccomp(h Host, s *specs.Spec, p *runtimeapi.SecurityProfile, profiles Profiles) error {
+	load := profiles.Local
 	if p == nil || p.GetProfileType() == runtimeapi.SecurityProfile_Unconfined {
 		return nil
 	}
@@ -107,22 +133,77 @@ func applySeccomp(h Host, s *specs.Spec, p *runtimeapi.SecurityProfile, load fun
 		return fmt.Errorf("seccomp: profile %s cannot be applied: this kernel has no seccomp: %w", nameOf(p), errdefs.ErrFailedPrecondition)
 	}
 	if p.GetProfileType() == runtimeapi.SecurityProfile_RuntimeDefault {
-		s.Linux.Seccomp = seccomp.DefaultProfile(s)
-		s.Linux.Seccomp.Architectures = architectures(runtime.GOARCH)
+		s.Linux.Seccomp = defaultSeccomp(s)
 		return nil
+	}
+	if p.GetProfileType() == cri138.SecurityProfile_OCI {
+		return applyPulled(h, s, p, profiles)
 	}
 	if load == nil {
 		return fmt.Errorf("seccomp: profile %s cannot be loaded: %w", p.GetLocalhostRef(), errdefs.ErrFailedPrecondition)
 	}
-	loaded, err := load(p.GetLocalhostRef())
+	loaded, err := loadLocal(h, p.GetLocalhostRef(), load)
+	if err == nil {
+		s.Linux.Seccomp = loaded
+	}
+	return err
+}
+
+func loadLocal(h Host, path string, load func(path string) (*specs.LinuxSeccomp, error)) (*specs.LinuxSeccomp, error) {
+	loaded, err := load(path)
 	if err != nil {
-		return fmt.Errorf("seccomp: load profile %s: %w", p.GetLocalhostRef(), err)
+		return nil, fmt.Errorf("seccomp: load profile %s: %w", path, err)
 	}
 	if err := checkDenied(h, loaded); err != nil {
-		return fmt.Errorf("seccomp: profile %s: %w", p.GetLocalhostRef(), err)
+		return nil, fmt.Errorf("seccomp: profile %s: %w", path, err)
 	}
-	s.Linux.Seccomp = loaded
-	return nil
+	return loaded, nil
+}
+
+func defaultSeccomp(s *specs.Spec) *specs.LinuxSeccomp {
+	out := seccomp.DefaultProfile(s)
+	out.Architectures = architectures(runtime.GOARCH)
+	return out
+}
+
+// applyPulled applies a profile from a registry together with its base, which is the default profile
+// or one of the host's: a call is permitted only if both permit it (KEP-6061). The filter of the
+// result is proved against those of both. There is no way without a proof.
+func applyPulled(h Host, s *specs.Spec, p *runtimeapi.SecurityProfile, profiles Profiles) error {
+	fields, err := cri138.Of[cri138.SecurityProfile](p)
+	if err != nil {
+		return fmt.Errorf("seccomp: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	ref, base := fields.GetOciRef(), defaultSeccomp(s)
+	switch {
+	case profiles.Foreign:
+		return fmt.Errorf("seccomp: profile %s: the runtime handler runs containers on a kernel of their own, which does not apply it: %w", ref, errdefs.ErrFailedPrecondition)
+	case profiles.Pulled == nil || profiles.Local == nil || h.ProveSeccomp == nil:
+		return fmt.Errorf("seccomp: profile %s cannot be applied: profiles from a registry are not supported here: %w", ref, errdefs.ErrFailedPrecondition)
+	}
+	if at := fields.GetBaseProfile().GetLocalhostRef(); at != "" {
+		if base, err = loadLocal(h, at, profiles.Local); err != nil {
+			return fmt.Errorf("base_profile: %w", err)
+		}
+	}
+	own, err := profiles.Pulled(ref)
+	if err != nil {
+		return fmt.Errorf("seccomp: %w", err)
+	}
+	if err := checkDenied(h, own); err != nil {
+		return fmt.Errorf("seccomp: profile %s: %w", ref, err)
+	}
+	variants, err := Intersect(base, own, runtime.GOARCH)
+	if err != nil {
+		return fmt.Errorf("seccomp: profile %s cannot be combined with its base exactly: %w", ref, err)
+	}
+	for _, both := range variants {
+		if err = h.ProveSeccomp(base, own, both); err == nil {
+			s.Linux.Seccomp = both
+			return nil
+		}
+	}
+	return fmt.Errorf("seccomp: profile %s cannot be combined with its base exactly: %w: %w", ref, err, errdefs.ErrFailedPrecondition)
 }
 
 // checkDenied refuses a profile that allows system calls by default and has a rule for one that the

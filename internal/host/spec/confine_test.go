@@ -65,11 +65,11 @@ func TestSeccompIsGivenOrRefused(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			in := input()
-			in.Seccomp = loads
+			in.Profiles.Local = loads
 			sec(&in).Seccomp, sec(&in).SeccompProfilePath = tt.profile, tt.deprecated //nolint:staticcheck // older kubelets send it
 			s, _, err := ForContainer(tt.host, in)
 			expectSeccomp(t, s, err, tt.want)
-			s, _, err = ForSandbox(tt.host, Sandbox{ID: "p1", Seccomp: loads, Config: &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{
+			s, _, err = ForSandbox(tt.host, Sandbox{ID: "p1", Profiles: Profiles{Local: loads}, Config: &runtimeapi.PodSandboxConfig{Linux: &runtimeapi.LinuxPodSandboxConfig{
 				SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{Seccomp: tt.profile, SeccompProfilePath: tt.deprecated}, //nolint:staticcheck // as above
 			}}})
 			expectSeccomp(t, s, err, tt.want)
@@ -106,7 +106,7 @@ func TestADeniedSystemCallThatNobodyKnowsIsRefused(t *testing.T) {
 		in, h := input(), host()
 		h.UnknownSyscalls = tt.ask
 		sec(&in).Seccomp = profileOf(localhost, "/profiles/deny.json")
-		in.Seccomp = func(string) (*specs.LinuxSeccomp, error) { return &tt.profile, nil }
+		in.Profiles.Local = func(string) (*specs.LinuxSeccomp, error) { return &tt.profile, nil }
 		_, _, err := ForContainer(h, in)
 		if (err != nil) != (tt.refused != "") || err != nil && !strings.Contains(err.Error(), tt.refused) {
 			t.Errorf("%s: got %v, want %q", tt.name, err, tt.refused)

@@ -44,9 +44,8 @@ type Container struct {
 	PodAnnotations       []string // patterns
 	ContainerAnnotations []string // patterns
 	// Base is the specification that the container's starts from; nil for an empty one.
-	Base *specs.Spec
-	// Seccomp loads a Localhost profile; see ParseSeccomp.
-	Seccomp func(path string) (*specs.LinuxSeccomp, error)
+	Base     *specs.Spec
+	Profiles Profiles
 }
 
 // ForContainer returns a container's specification, and the parts of the request that this host

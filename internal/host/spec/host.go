@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 )
 
@@ -23,6 +24,9 @@ type Host struct {
 	// UnknownSyscalls returns those names of system calls for which the OCI runtime makes no rule.
 	// It may be nil: it knows all.
 	UnknownSyscalls func(names []string) ([]string, error)
+	// ProveSeccomp returns nil if the filter of both profiles answers each call with the more severe
+	// of the answers of the filters of base and own. If it is nil, profiles are not combined.
+	ProveSeccomp func(base, own, both *specs.LinuxSeccomp) error
 	// AppArmorDefault is the name of the default profile; "" if AppArmor is off.
 	AppArmorDefault string
 	// LoadAppArmor loads the default profile unless it is loaded. It may be nil: it is.

@@ -28,9 +28,8 @@ type Sandbox struct {
 	// Guest is set if the pod has a kernel of its own, whose network is invisible to processes of
 	// this host. Its OCI runtime sets the sysctls of the network there; else they are not in the
 	// specification, and are set on this host (see NetSysctls).
-	Guest bool
-	// Seccomp loads a Localhost profile; see ParseSeccomp.
-	Seccomp func(path string) (*specs.LinuxSeccomp, error)
+	Guest    bool
+	Profiles Profiles
 }
 
 // pauseShares are the CPU shares of the pause process, which only waits.
@@ -98,7 +97,7 @@ func confineSandbox(h Host, s *specs.Spec, in Sandbox) ([]Degraded, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := applySeccomp(h, s, p, in.Seccomp); err != nil {
+	if err := applySeccomp(h, s, p, in.Profiles); err != nil {
 		return nil, err
 	}
 	if p.GetProfileType() == runtimeapi.SecurityProfile_RuntimeDefault && s.Linux.Seccomp != nil {

@@ -3,8 +3,11 @@
 package spec
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 
 	"github.com/containerd/errdefs"
@@ -53,6 +56,50 @@ type seccompRule struct {
 	Name     string                     `json:"name"` // instead of names, in old files
 	Includes map[string]json.RawMessage `json:"includes"`
 	Excludes map[string]json.RawMessage `json:"excludes"`
+}
+
+// CheckPulled returns an error if b is not a profile that can be pulled from a registry: one in the
+// OCI's form alone, with at most rules entries of system calls, and without a listener. A field that
+// the OCI's form does not have is refused, because it may be a condition: to leave it out could permit
+// more than its author meant. Names of system calls are not looked at, as an OCI runtime leaves out
+// those that it does not know; see Host.UnknownSyscalls for those that are to be denied.
+func CheckPulled(b []byte, rules int) error {
+	var s specs.LinuxSeccomp
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&s); err != nil {
+		return fmt.Errorf("it is not a seccomp profile of the OCI: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return fmt.Errorf("something follows the profile: %w", errdefs.ErrInvalidArgument)
+	}
+	if len(s.Syscalls) > rules {
+		return fmt.Errorf("syscalls has %d entries, more than %d: %w", len(s.Syscalls), rules, errdefs.ErrInvalidArgument)
+	}
+	if _, err := ParseSeccomp(b, ""); err != nil {
+		return err
+	}
+	if err := canIntersect(&s); err != nil {
+		return fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	for _, a := range s.Architectures {
+		if !slices.Contains(allArches, a) {
+			return fmt.Errorf("architecture %q is not known: %w", a, errdefs.ErrInvalidArgument)
+		}
+	}
+	for _, f := range s.Flags {
+		if f != specs.LinuxSeccompFlagLog && f != specs.LinuxSeccompFlagSpecAllow {
+			return fmt.Errorf("flag %q is not known, or is for a listener: %w", f, errdefs.ErrInvalidArgument)
+		}
+	}
+	return nil
+}
+
+// allArches are the tables that the OCI names.
+var allArches = []specs.Arch{
+	specs.ArchX86, specs.ArchX86_64, specs.ArchX32, specs.ArchARM, specs.ArchAARCH64, specs.ArchMIPS, specs.ArchMIPS64, specs.ArchMIPS64N32,
+	specs.ArchMIPSEL, specs.ArchMIPSEL64, specs.ArchMIPSEL64N32, specs.ArchPPC, specs.ArchPPC64, specs.ArchPPC64LE, specs.ArchS390, specs.ArchS390X,
+	specs.ArchPARISC, specs.ArchPARISC64, specs.ArchRISCV64, specs.ArchLOONGARCH64, specs.ArchM68K, specs.ArchSH, specs.ArchSHEB,
 }
 
 // ParseSeccomp reads a profile in the OCI's form, for a host of architecture goarch. Of Docker's

@@ -19,12 +19,17 @@ import (
 // Registry returns the registry of an image, with the credentials that the configuration has for
 // it.
 func (rs *registries) Registry(ref string) image.Registry {
+	return rs.RegistryAs(ref, image.Credentials{})
+}
+
+// RegistryAs returns the registry of an image or a profile, with the credentials of a request.
+func (rs *registries) RegistryAs(ref string, creds image.Credentials) image.Registry {
 	return documents{func(ctx context.Context) (remotes.Resolver, error) {
 		named, err := reference.ParseDockerRef(ref)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 		}
-		return newResolver(rs.hosts(ctx, reference.Domain(named), image.Credentials{}, func(int) {})), nil
+		return newResolver(rs.hosts(ctx, reference.Domain(named), creds, func(int) {})), nil
 	}}
 }
 

@@ -27,7 +27,8 @@ type Images interface {
 type Image struct {
 	runtimeapi.UnsafeImageServiceServer // as in Runtime
 
-	Images Images
+	Images   Images
+	Profiles Profiles
 	// Handlers are the names of the runtime handlers that are configured.
 	Handlers []string
 }
@@ -83,11 +84,7 @@ func (s *Image) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest)
 	if err := s.checkHandler("pull image", req.GetImage()); err != nil {
 		return nil, err
 	}
-	who := image.Caller{}
-	if m := req.GetSandboxConfig().GetMetadata(); m != nil {
-		who.Name, who.Namespace = m.GetNamespace()+"/"+m.GetName(), m.GetNamespace()
-	}
-	id, err := s.Images.Pull(ctx, ref, req.GetAuth(), who)
+	id, err := s.Images.Pull(ctx, ref, req.GetAuth(), callerOf(req.GetSandboxConfig()))
 	if errors.Is(err, crierrors.ErrSignatureValidationFailed) {
 		return nil, signatureFailure(err)
 	}
@@ -95,6 +92,14 @@ func (s *Image) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest)
 		return nil, err
 	}
 	return &runtimeapi.PullImageResponse{ImageRef: id}, nil
+}
+
+// callerOf returns the pod that a pull is for.
+func callerOf(pod *runtimeapi.PodSandboxConfig) (who image.Caller) {
+	if m := pod.GetMetadata(); m != nil {
+		who.Name, who.Namespace = m.GetNamespace()+"/"+m.GetName(), m.GetNamespace()
+	}
+	return who
 }
 
 // RemoveImage removes an image.

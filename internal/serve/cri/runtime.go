@@ -44,6 +44,8 @@ type Health interface {
 	Info() map[string]any
 	Handlers() []*runtimeapi.RuntimeHandler
 	SystemdCgroup() bool
+	// PulledProfiles reports whether seccomp profiles from registries can be applied.
+	PulledProfiles() bool
 	// WritableCgroups reports whether a container can have its control group writable now.
 	WritableCgroups() bool
 	// SetPodCIDR takes the kubelet's address range for pods, for Info.
@@ -108,7 +110,7 @@ func (r *Runtime) Status(_ context.Context, req *runtimeapi.StatusRequest) (*run
 		RuntimeHandlers: handlers,
 		Features:        features(handlers),
 	}
-	cri138.Set(resp.Features, &cri138.RuntimeFeatures{CgroupMountMode: r.Health.WritableCgroups()})
+	cri138.Set(resp.Features, &cri138.RuntimeFeatures{CgroupMountMode: r.Health.WritableCgroups(), SeccompProfileOci: r.Health.PulledProfiles()})
 	if req.GetVerbose() {
 		resp.Info = map[string]string{}
 		for k, v := range r.Health.Info() {

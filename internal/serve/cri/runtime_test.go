@@ -20,6 +20,7 @@ type handlers struct {
 func (h handlers) Runtime() error { return nil }
 func (h handlers) Network() error { return nil }
 
+func (h handlers) PulledProfiles() bool  { return true }
 func (h handlers) WritableCgroups() bool { return len(h.userNamespaces) > 1 }
 
 func (h handlers) Handlers() []*runtimeapi.RuntimeHandler {

@@ -280,19 +280,14 @@ func (f filter) allows(nr uint32) error {
 
 // verdict runs a filter as the kernel would.
 func (f filter) verdict(arch, nr uint32, args [6]uint64) (uint32, error) {
-	var code []bpf.Instruction
-	for at := 0; at < len(f.code); at += 8 {
-		code = append(code, bpf.RawInstruction{
-			Op: binary.NativeEndian.Uint16(f.code[at:]),
-			Jt: f.code[at+2],
-			Jf: f.code[at+3],
-			K:  binary.NativeEndian.Uint32(f.code[at+4:]),
-		}.Disassemble())
-	}
-	vm, err := bpf.NewVM(code)
+	vm, err := bpf.NewVM(machineOf(f.code))
 	if err != nil {
 		return 0, refuse(Seccomp, "its filter cannot be run: %v", err)
 	}
+	return verdictOf(vm, arch, nr, args)
+}
+
+func verdictOf(vm *bpf.VM, arch, nr uint32, args [6]uint64) (uint32, error) {
 	// struct seccomp_data, each word of it in the byte order in which the machine of package bpf
 	// reads.
 	words := []uint32{nr, arch, 0, 0}
