@@ -54,6 +54,7 @@ func openServing(w wings) (s serving, err error) {
 func (s *serving) openCRI(w wings) {
 	w.metrics.Read(observe.Sources{
 		Pods:       w.heart.core.Pods,
+		Ops:        w.ops,
 		Feed:       w.heart.core.Feed,
 		Budgets:    s.streams.Budgets(),
 		LogDropped: w.log.Dropped,

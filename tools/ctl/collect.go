@@ -127,20 +127,23 @@ func (c *collector) live(ctx context.Context) *page.Live {
 		}
 		return err
 	})
-	ask("What is held", func(ctx context.Context) error {
-		resp, err := c.client.Node.Lanes(ctx, &berthv1.LanesRequest{})
-		for _, x := range resp.GetLanes() {
-			held := page.Held{
-				ID:    x.GetId(),
-				Step:  x.GetHead(),
-				State: x.GetState(),
-				Since: x.GetSince().AsTime(),
-				Tries: int(x.GetTries()),
-				Err:   x.GetError(),
-				Text:  explainLane(x),
+	ask("What is under way", func(ctx context.Context) error {
+		list, err := askUnderWay(ctx, c.client)
+		for _, o := range list {
+			if o.GetSentence() == "" {
+				continue
 			}
-			if x.GetUntil() != nil {
-				held.Until = x.GetUntil().AsTime()
+			held := page.Held{
+				ID:    o.GetId(),
+				Kind:  o.GetKind(),
+				Since: o.GetSince().AsTime(),
+				Age:   o.GetAge().AsDuration().Seconds(),
+				Tries: int(o.GetTries()),
+				Err:   o.GetError(),
+				Text:  strings.TrimPrefix(o.GetSentence(), nameOf(o)+" "),
+			}
+			if of := o.GetOf(); of.GetPod() != "" {
+				held.Row, held.Container = of.GetNamespace()+"/"+of.GetPod(), of.GetContainer()
 			}
 			l.Held = append(l.Held, held)
 		}

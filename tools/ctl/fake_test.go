@@ -55,7 +55,8 @@ type fake struct {
 	away        error                    // what ListPodSandbox returns
 	refuseStart error                    // what StartContainer returns
 	hold        chan struct{}            // StopContainer, RemoveContainer and RemovePodSandbox wait until it is closed
-	lanes       []*berthv1.Lane          // what Lanes returns
+	lanes       []*berthv1.Lane          // what Lanes returns, and UnderWay in sentences
+	operations  []*berthv1.Operation     // what UnderWay returns besides
 	ended       map[string]*berthv1.Exit // what Ended returns
 	transfers   []*berthv1.Transfer      // what Transfers returns
 	plain       bool                     // the service lacks Images
@@ -489,6 +490,17 @@ func (n fakeNode) Ended(context.Context, *berthv1.EndedRequest) (*berthv1.EndedR
 		return nil, status.Error(codes.Unimplemented, "unknown service")
 	}
 	return &berthv1.EndedResponse{Exits: n.f.ended}, nil
+}
+
+// UnderWay has a sentence for each lane.
+func (n fakeNode) UnderWay(context.Context, *berthv1.UnderWayRequest) (*berthv1.UnderWayResponse, error) {
+	resp := &berthv1.UnderWayResponse{Operations: n.f.operations}
+	for _, l := range n.f.lanes {
+		o := &berthv1.Operation{Kind: "step", What: l.GetHead(), Id: l.GetId(), Tries: l.GetTries(), Error: l.GetError()}
+		o.Sentence = fmt.Sprintf("%s goes through the step %s; attempt %d has failed: %s.", nameOf(o), o.GetWhat(), o.GetTries(), o.GetError())
+		resp.Operations = append(resp.Operations, o)
+	}
+	return resp, nil
 }
 
 func (n fakeNode) Lanes(context.Context, *berthv1.LanesRequest) (*berthv1.LanesResponse, error) {

@@ -129,7 +129,9 @@ type lister struct {
 	space  string
 	state  string
 	watch  bool
-	items  func(ctx context.Context, c *client.Client, labels map[string]string) ([]item, error)
+	// ofContainers is set if it lists containers, and not pods
+	ofContainers bool
+	items        func(ctx context.Context, c *client.Client, labels map[string]string) ([]item, error)
 }
 
 // sorts are the orders of --sort. Equal items are in the order of names.
@@ -173,7 +175,14 @@ func (l *lister) flags(cmd *cobra.Command) {
 			if err != nil {
 				return err
 			}
-			return l.print(ctx, cmd.OutOrStdout(), items)
+			if err := l.print(ctx, cmd.OutOrStdout(), items); err != nil || l.app.output != "table" && l.app.output != "wide" || l.quiet {
+				return err
+			}
+			under, _ := askUnderWay(ctx, c) // the list is complete without
+			for _, s := range under.of(l.ofContainers).summary(underWayLines) {
+				fmt.Fprintln(cmd.OutOrStdout(), oneLine(s))
+			}
+			return nil
 		})
 	}
 }
@@ -382,13 +391,14 @@ func (a *app) psCommand() *cobra.Command {
 		states: []string{"created", "running", "ended", "exited", "unknown"},
 		usual:  []string{"RUNNING", endedState},
 	}
-	l.items = l.containers
+	l.items, l.ofContainers = l.containers, true
 	cmd := &cobra.Command{
 		Use:   "ps",
 		Short: "List containers",
 		Long: "List the containers that run. RESTARTS is the number of a container's attempt, as its client counts them; EXIT says how\n" +
 			"a container ended, or which OOM kills one that runs has survived. A container that is ENDED is RUNNING for CRI until\n" +
-			"its end is on record, which takes long only where the disk cannot be written. --sort memory adds what they use.",
+			"its end is on record, which takes long only where the disk cannot be written. What is under way of containers follows the\n" +
+			"list, also of those that are still being made. --sort memory adds what they use.",
 		Example: "  berth ps -a --sort restarts\n  berth ps -n kube-system -l k8s-app=kube-dns\n  berth ps --watch",
 		Args:    cobra.NoArgs,
 	}
@@ -567,8 +577,8 @@ func (a *app) podsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pods",
 		Short: "List pods",
-		Long: "List pods: how many of their containers run, and how often those were restarted. --sort memory adds what the\n" +
-			"containers use.",
+		Long: "List pods: how many of their containers run, and how often those were restarted. What is under way of pods follows\n" +
+			"the list, also of those that are still being made. --sort memory adds what the containers use.",
 		Example: "  berth pods --sort restarts\n  berth pods -n default --state ready --watch",
 		Args:    cobra.NoArgs,
 	}

@@ -120,7 +120,7 @@ func TestAReportIsJSON(t *testing.T) {
 	if len(m.Rows) != 1 || m.Rows[0].Counts[page.ExitOOM] != 1 || len(m.Rows[0].Crashes) != 1 || len(m.Rows[0].Lines) < 5 {
 		t.Errorf("%+v", m.Rows)
 	}
-	if m.Live == nil || len(m.Live.Held) != 1 || m.Live.Held[0].Row != "default/web" || m.Live.Held[0].Container != "app" || !strings.Contains(m.Live.Held[0].Text, "attempt 3 to release failed") {
+	if m.Live == nil || len(m.Live.Held) != 1 || m.Live.Held[0].Row != "default/web" || m.Live.Held[0].Container != "app" || !strings.Contains(m.Live.Held[0].Text, "attempt 3 has failed") {
 		t.Errorf("%+v", m.Live)
 	}
 	if len(m.Live.Conditions) != 2 || m.Live.Conditions[1].Ready || m.Live.Warnings[0] != "runc is old" {

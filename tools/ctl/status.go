@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -30,8 +29,8 @@ func (a *app) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show in one screen how the service and the node are",
-		Long: "Show whether the runtime and the network are ready, which berth and containerd run, what the node has, what is held and\n" +
-			"why, and warnings, such as of a runc with known holes. The exit code is 0 if runtime and network are ready, 3 if one\n" +
+		Long: "Show whether the runtime and the network are ready, which berth and containerd run, what the node has, what is under way\n" +
+			"and for what it waits, and warnings, such as of a runc with known holes. The exit code is 0 if runtime and network are ready, 3 if one\n" +
 			"is not, and 1 if the service does not answer.",
 		Args: cobra.NoArgs,
 	}
@@ -67,11 +66,11 @@ type statusReport struct {
 	Pods       map[string]int  `json:"pods,omitempty"`       // by state
 	Containers map[string]int  `json:"containers,omitempty"` // by state
 	Images     *imageCount     `json:"images,omitempty"`
-	Lanes      []document      `json:"lanes,omitempty"` // those in held
+	UnderWay   []document      `json:"underWay,omitempty"`
 	Unknown    []string        `json:"unknown,omitempty"`
 
 	service *runtimeapi.VersionResponse
-	held    []*berthv1.Lane
+	under   underWay
 }
 
 type imageCount struct {
@@ -155,12 +154,9 @@ func report(ctx context.Context, c *client.Client, endpoint string, st *runtimea
 			}
 			return err
 		}},
-		{"what is held", func() (err error) {
-			r.held, err = held(ctx, c)
-			r.Lanes = documents(r.held)
-			if client.IsUnimplemented(err) { // it is another runtime
-				return nil
-			}
+		{"what is under way", func() (err error) {
+			r.under, err = askUnderWay(ctx, c)
+			r.UnderWay = documents(r.under)
 			return err
 		}},
 	}
@@ -178,16 +174,8 @@ func report(ctx context.Context, c *client.Client, endpoint string, st *runtimea
 	return r, nil
 }
 
-// held returns the lanes whose step failed or takes too long.
-func held(ctx context.Context, c *client.Client) ([]*berthv1.Lane, error) {
-	resp, err := c.Node.Lanes(ctx, &berthv1.LanesRequest{})
-	return slices.DeleteFunc(resp.GetLanes(), func(l *berthv1.Lane) bool {
-		return l.GetError() == "" && l.GetState() != "overdue" && l.GetState() != "backing off"
-	}), err
-}
-
-// heldLines is how many of the lanes that are held are shown. `berth debug lanes` has all.
-const heldLines = 8
+// underWayLines is how many operations are shown. `berth debug underway` has all.
+const underWayLines = 8
 
 // table writes the report for a person. Another runtime answers less, and the missing lines are
 // left out.
@@ -255,12 +243,16 @@ func (r *statusReport) table(w io.Writer, st *runtimeapi.StatusResponse) {
 	if r.Images != nil {
 		line("Images", strconv.Itoa(r.Images.Count), size(r.Images.Bytes))
 	}
-	for i, l := range r.held {
-		if i == heldLines {
-			line("Held", "...", fmt.Sprintf("%d more; `berth debug lanes` lists them", len(r.held)-i))
-			break
+	said := r.under.summary(underWayLines)
+	for i, s := range said {
+		count := ""
+		if i == 0 {
+			count = strconv.Itoa(len(r.under.sentences()))
 		}
-		line("Held", short(l.GetId()), explainLane(l))
+		line("Under way", count, s)
+	}
+	if len(said) > underWayLines {
+		line("", "", "`berth debug underway` lists all")
 	}
 	for _, text := range r.Unknown {
 		line("Unknown", "", text)
@@ -358,6 +350,6 @@ func (a *app) debugCommand() *cobra.Command {
 		})
 	}
 	cmd := &cobra.Command{Use: "debug", Short: "Show the live state of the service"}
-	cmd.AddCommand(lanes)
+	cmd.AddCommand(lanes, a.underWayCommand())
 	return cmd
 }

@@ -54,8 +54,8 @@ func TestStatusIsOneScreen(t *testing.T) {
 		"Pods 3 2 ready, 1 not ready",
 		"Containers 4 2 running, 2 exited",
 		"Images 2 5120 KiB",
-		"Held ct1 attempt 3 to release failed", "unmount: busy",
-		"Held ... 13 more; `berth debug lanes`",
+		"Under way 22 ct1 goes through the step release; attempt 3 has failed: unmount: busy",
+		"Under way 14 more: 14 with settle", "`berth debug underway` lists all",
 		"Warning runc is old")
 	if lines := strings.Count(out, "\n"); lines > 24 || strings.Contains(out, "fine") {
 		t.Errorf("%d lines:\n%s", lines, out)
@@ -67,12 +67,12 @@ func TestStatusIsOneScreen(t *testing.T) {
 		Pods       map[string]int
 		Containers map[string]int
 		Images     struct{ Count int }
-		Lanes      []any
+		UnderWay   []any
 		Service    struct{ RuntimeVersion string }
 	}
 	err := json.Unmarshal([]byte(out), &all)
 	if err != nil || len(all.Status.Conditions) != 2 || all.Info["connected"] != "false" || all.Pods["ready"] != 2 || all.Containers["running"] != 2 ||
-		all.Images.Count != 2 || len(all.Lanes) != 21 || all.Service.RuntimeVersion != "v9" {
+		all.Images.Count != 2 || len(all.UnderWay) != 22 || all.Service.RuntimeVersion != "v9" {
 		t.Errorf("status -o json: %v %+v\n%s", err, all, out)
 	}
 	f.away = status.Error(codes.Unavailable, "the records are being read")
@@ -83,6 +83,37 @@ func TestStatusIsOneScreen(t *testing.T) {
 	says(t, "status", out, "Unknown", "pods: the records are being read", "Containers")
 	if strings.Contains(out, "Pods") {
 		t.Errorf("what could not be asked is shown as a number:\n%s", out)
+	}
+}
+
+// PROPERTIES 65: a pod that is being made was in no list, and a stop in its grace period showed nowhere.
+func TestListsSayWhatIsUnderWay(t *testing.T) {
+	f := services()
+	f.lanes = nil
+	f.operations = []*berthv1.Operation{
+		{
+			Number:   1,
+			Kind:     "run",
+			Of:       &berthv1.Names{Namespace: "default", Pod: "new"},
+			Sentence: "default/new is being made: the CNI plug-in bridge (ADD) has not answered for 12 s, asked for by kubelet[812].",
+		},
+		{Number: 2, PartOf: 1, Kind: "plugin", What: "the CNI plug-in bridge (ADD)", Of: &berthv1.Names{Namespace: "default", Pod: "new"}},
+		{
+			Number:   3,
+			Kind:     "stop",
+			Of:       &berthv1.Names{Namespace: "default", Pod: "web", Container: "nginx"},
+			Sentence: "default/web/nginx is being stopped: SIGTERM 3 s ago, asked for by kubelet[812]; SIGKILL in 12 s.",
+		},
+	}
+	at := serveFake(t, f)
+	for command, want := range map[string]string{
+		"status":         "default/new is being made: the CNI plug-in bridge (ADD) has not answered for 12 s, asked for by kubelet[812].",
+		"pods":           "default/new is being made: the CNI plug-in bridge (ADD) has not answered for 12 s, asked for by kubelet[812].",
+		"ps":             "default/web/nginx is being stopped: SIGTERM 3 s ago, asked for by kubelet[812]; SIGKILL in 12 s",
+		"debug underway": "the CNI plug-in bridge (ADD)",
+	} {
+		out, _ := run(at, strings.Fields(command)...)
+		says(t, command, out, want)
 	}
 }
 

@@ -79,9 +79,9 @@ func TestTopGoesFromPodToContainerToTimelineToLog(t *testing.T) {
 	at := serveFake(t, f)
 	p := sitDown(t, 200, 24)
 	done := p.begin(t.Context(), at, "top", "--interval", "100ms")
-	p.screen.until(t, "2 pods, by CPU", "default/web: attempt 3 to release failed", "unmount: busy")
+	p.screen.until(t, "2 pods, by CPU", "default/web: nginx goes through the step release; attempt 3 has failed", "unmount: busy")
 	p.Type(t, "\x1b[B\x1b[A\r") // down and up again
-	p.screen.until(t, "1 containers of default/web, by name", "default/web/nginx: attempt 3 to release failed")
+	p.screen.until(t, "1 containers of default/web, by name", "default/web/nginx: goes through the step release; attempt 3 has failed")
 	p.Type(t, "\x1bOC")
 	p.screen.until(t, "what happened to default/web/nginx", "exit settled  (code=42)  ERROR late")
 	p.Type(t, "\r")

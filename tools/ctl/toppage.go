@@ -61,7 +61,7 @@ func newPage(kind pageKind, of row) *topPage {
 	p := &topPage{kind: kind, of: of, by: 'c'}
 	switch kind {
 	case podsPage:
-		p.header = []string{"POD", "STATE", "RUNNING", "RESTARTS", "CPU", "MEMORY", "DISK", "WAITING FOR"}
+		p.header = []string{"POD", "STATE", "RUNNING", "RESTARTS", "CPU", "MEMORY", "DISK", "UNDER WAY"}
 	case containersPage:
 		p.header = []string{"CONTAINER", "STATE", "RESTARTS", "CPU", "MEMORY", "LIMIT", "DISK", "REMARK"}
 		if of.id != "" {
@@ -301,7 +301,7 @@ type around struct {
 	sandboxes []*runtimeapi.PodSandbox
 	cts       []*runtimeapi.Container
 	usage     map[string]containerUsage // by container
-	lanes     []*berthv1.Lane
+	under     underWay
 	ends      ends
 }
 
@@ -321,11 +321,7 @@ func lookAround(ctx context.Context, c *client.Client) (a around, err error) {
 	if err != nil {
 		return a, err
 	}
-	lanes, err := c.Node.Lanes(ctx, &berthv1.LanesRequest{})
-	if client.IsUnimplemented(err) { // it is another runtime
-		err = nil
-	}
-	a.lanes = lanes.GetLanes()
+	a.under, err = askUnderWay(ctx, c)
 	a.sandboxes, a.cts, a.usage = sandboxes.GetItems(), slices.Clone(cts.GetContainers()), map[string]containerUsage{}
 	for _, st := range stats.GetStats() {
 		a.usage[st.GetAttributes().GetId()] = containerUsage{stats: st}
@@ -334,18 +330,6 @@ func lookAround(ctx context.Context, c *client.Client) (a around, err error) {
 		return cmp.Compare(y.GetMetadata().GetAttempt(), x.GetMetadata().GetAttempt())
 	})
 	return a, err
-}
-
-// waiting describes what one of these waits for.
-func (a around) waiting(ids ...string) string {
-	for _, l := range a.lanes {
-		for _, id := range ids {
-			if strings.HasPrefix(l.GetId(), id) {
-				return explainLane(l)
-			}
-		}
-	}
-	return ""
 }
 
 // latest are the latest attempts of the containers of a pod.
@@ -364,10 +348,9 @@ func (a around) pods() []row {
 	rows := make([]row, 0, len(a.sandboxes))
 	for _, p := range a.sandboxes {
 		r := row{id: p.GetId(), name: p.GetMetadata().GetNamespace() + "/" + p.GetMetadata().GetName()}
-		ids, running, restarts, measured := []string{r.id}, 0, uint32(0), false
+		running, restarts, measured := 0, uint32(0), false
 		cts := a.latest(r.id)
 		for _, ct := range cts {
-			ids = append(ids, ct.GetId())
 			restarts += ct.GetMetadata().GetAttempt()
 			if !a.ends.runs(ct) {
 				continue
@@ -378,7 +361,12 @@ func (a around) pods() []row {
 				r.cpu, r.mem, r.disk = r.cpu+u.cpu(), r.mem+u.mem(), r.disk+u.disk()
 			}
 		}
-		r.remark = a.waiting(ids...)
+		r.remark = a.under.about(r.id, r.name)
+		for _, ct := range cts {
+			if s := a.under.about(ct.GetId(), r.name+"/"+ct.GetMetadata().GetName()); r.remark == "" && s != "" {
+				r.remark = ct.GetMetadata().GetName() + " " + s
+			}
+		}
 		used := []string{"-", "-", "-"}
 		if measured {
 			used = []string{percent(r.cpu), size(r.mem), size(r.disk)}
@@ -411,7 +399,7 @@ func (a around) containers(pod string) []row {
 			if pod == "" && !runs && state != endedState {
 				continue
 			}
-			r := row{id: ct.GetId(), name: name + "/" + ct.GetMetadata().GetName(), remark: a.waiting(ct.GetId())}
+			r := row{id: ct.GetId(), name: name + "/" + ct.GetMetadata().GetName(), remark: a.under.about(ct.GetId(), name+"/"+ct.GetMetadata().GetName())}
 			used := []string{"-", "-", "-", "-"}
 			if u, ok := a.usage[r.id]; ok && runs {
 				r.cpu, r.mem, r.disk = u.cpu(), u.mem(), u.disk()

@@ -205,8 +205,10 @@ func (h *History) Model(w Window, live *Live) Model {
 	if live != nil {
 		m.addQuiet(live)
 		for i, held := range live.Held {
-			live.Held[i].Row = h.rowOf[held.ID]
-			live.Held[i].Container = h.names[held.ID].Container
+			if held.Row == "" {
+				live.Held[i].Row = h.rowOf[held.ID]
+				live.Held[i].Container = h.names[held.ID].Container
+			}
 		}
 	}
 	return m

@@ -166,7 +166,7 @@ type Live struct {
 	Warnings   []string    `json:"warnings,omitempty"`
 	Node       NodeUse     `json:"node"`
 	Pods       []PodUse    `json:"pods"`
-	Held       []Held      `json:"held"` // in progress, or waiting for another attempt
+	Held       []Held      `json:"held"` // what is under way
 	// Missing lists questions without an answer.
 	Missing []string `json:"missing,omitempty"`
 }
@@ -209,16 +209,15 @@ type ContainerUse struct {
 	Disk      *uint64 `json:"disk_bytes,omitempty"`
 }
 
-// Held is a lane that is not idle.
+// Held is an operation under way.
 type Held struct {
 	ID        string    `json:"id"`
 	Row       string    `json:"row,omitempty"`
 	Container string    `json:"container,omitempty"`
-	Step      string    `json:"step"`
-	State     string    `json:"state"`
+	Kind      string    `json:"kind"`
 	Since     time.Time `json:"since"`
-	Until     time.Time `json:"until,omitzero"`
+	Age       float64   `json:"age"` // in seconds
 	Tries     int       `json:"tries"`
 	Err       string    `json:"error,omitempty"`
-	Text      string    `json:"text"` // in words, as in `berth timeline`
+	Text      string    `json:"text"` // in words, as in `berth why`
 }

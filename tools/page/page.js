@@ -104,8 +104,11 @@
     }
   }
 
+  // late says whether an operation takes long or has failed before. A session takes as long as a person likes.
+  const late = (h) => h.error || h.tries > 1 || h.age > 10 && !['exec', 'attach', 'port-forward'].includes(h.kind);
+
   // stuck says whether something of a row does not get on now.
-  const stuck = (row) => (state.held.get(row.name) || []).some((h) => h.error || h.tries > 1) ||
+  const stuck = (row) => (state.held.get(row.name) || []).some(late) ||
     (!state.live && row.bars.some((b) => b.held && b.len === null)) ||
     row.bars.some((b) => b.kind === 'create' && b.held && b.len === null);
 
@@ -584,7 +587,7 @@
         e.title = c.why || '';
         return e;
       }));
-      const n = l.node, held = (l.held || []).filter((h) => h.error || h.tries > 1).length;
+      const n = l.node, held = (l.held || []).filter(late).length;
       const list = [number('Pods', String(n.pods_ready)), number('Containers', String(n.containers_running)), number('Held', String(held), held > 0)];
       list.unshift(number(state.poll ? 'Live' : 'As of', clock(Date.parse(l.at))));
       list.push(number('CPU of pods', cores(n.pods_cpu_nanocores) + (n.cpus ? ' of ' + n.cpus : '')));
@@ -673,9 +676,9 @@
     const held = state.held.get(row.name) || [];
     const waits = row.bars.filter((b) => b.held && b.len === null && b.kind !== 'pull');
     if (held.length || (!state.live && waits.length) || waits.some((b) => b.kind === 'create')) {
-      parts.push(el('h3', '', 'Held, and why'));
+      parts.push(el('h3', '', 'Under way'));
       for (const h of held) {
-        parts.push(el('div', 'box' + (h.error ? ' warn' : ''), el('b', '', (h.container || 'sandbox') + ': '), h.text));
+        parts.push(el('div', 'box' + (late(h) ? ' warn' : ''), el('b', '', (h.container || 'sandbox') + ': '), h.text));
       }
       for (const b of waits) if (!state.live || b.kind === 'create') parts.push(el('div', 'box warn', el('b', '', (b.c || 'sandbox') + ': '), (b.kind === 'release' ? 'the release does not succeed: ' : '') + b.note));
     }

@@ -912,10 +912,8 @@ type UnderWayResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The oldest first.
 	Operations []*Operation `protobuf:"bytes,1,rep,name=operations,proto3" json:"operations,omitempty"`
-	// Operations in sentences: one for each that is not a part of another, with its parts.
-	Sentences []string `protobuf:"bytes,2,rep,name=sentences,proto3" json:"sentences,omitempty"`
 	// How many more are under way than berth lists.
-	LeftOut       int32 `protobuf:"varint,3,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	LeftOut       int32 `protobuf:"varint,2,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -957,13 +955,6 @@ func (x *UnderWayResponse) GetOperations() []*Operation {
 	return nil
 }
 
-func (x *UnderWayResponse) GetSentences() []string {
-	if x != nil {
-		return x.Sentences
-	}
-	return nil
-}
-
 func (x *UnderWayResponse) GetLeftOut() int32 {
 	if x != nil {
 		return x.LeftOut
@@ -1000,8 +991,11 @@ type Operation struct {
 	// What comes then; empty: it is given up.
 	Then string `protobuf:"bytes,12,opt,name=then,proto3" json:"then,omitempty"`
 	// The attempts on a step, and the error of the last one.
-	Tries         int32  `protobuf:"varint,13,opt,name=tries,proto3" json:"tries,omitempty"`
-	Error         string `protobuf:"bytes,14,opt,name=error,proto3" json:"error,omitempty"`
+	Tries int32  `protobuf:"varint,13,opt,name=tries,proto3" json:"tries,omitempty"`
+	Error string `protobuf:"bytes,14,opt,name=error,proto3" json:"error,omitempty"`
+	// All of it in a sentence that begins with the name of its object: what is done and waited for,
+	// since when, for whom, and what comes next. Empty for a part of another operation.
+	Sentence      string `protobuf:"bytes,15,opt,name=sentence,proto3" json:"sentence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1130,6 +1124,13 @@ func (x *Operation) GetTries() int32 {
 func (x *Operation) GetError() string {
 	if x != nil {
 		return x.Error
+	}
+	return ""
+}
+
+func (x *Operation) GetSentence() string {
+	if x != nil {
+		return x.Sentence
 	}
 	return ""
 }
@@ -3394,13 +3395,12 @@ const file_berth_v1_node_proto_rawDesc = "" +
 	"\tunder_way\x18\n" +
 	" \x03(\tR\bunderWay\"!\n" +
 	"\x0fUnderWayRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"\x80\x01\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"b\n" +
 	"\x10UnderWayResponse\x123\n" +
 	"\n" +
 	"operations\x18\x01 \x03(\v2\x13.berth.v1.OperationR\n" +
-	"operations\x12\x1c\n" +
-	"\tsentences\x18\x02 \x03(\tR\tsentences\x12\x19\n" +
-	"\bleft_out\x18\x03 \x01(\x05R\aleftOut\"\x89\x03\n" +
+	"operations\x12\x19\n" +
+	"\bleft_out\x18\x02 \x01(\x05R\aleftOut\"\xa5\x03\n" +
 	"\tOperation\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x17\n" +
 	"\apart_of\x18\x02 \x01(\x04R\x06partOf\x12\x12\n" +
@@ -3416,7 +3416,8 @@ const file_berth_v1_node_proto_rawDesc = "" +
 	"\x04left\x18\v \x01(\v2\x19.google.protobuf.DurationR\x04left\x12\x12\n" +
 	"\x04then\x18\f \x01(\tR\x04then\x12\x14\n" +
 	"\x05tries\x18\r \x01(\x05R\x05tries\x12\x14\n" +
-	"\x05error\x18\x0e \x01(\tR\x05error\"\x0e\n" +
+	"\x05error\x18\x0e \x01(\tR\x05error\x12\x1a\n" +
+	"\bsentence\x18\x0f \x01(\tR\bsentence\"\x0e\n" +
 	"\fLanesRequest\"5\n" +
 	"\rLanesResponse\x12$\n" +
 	"\x05lanes\x18\x01 \x03(\v2\x0e.berth.v1.LaneR\x05lanes\"\xea\x01\n" +

@@ -15,12 +15,20 @@ import (
 // Sentences returns the operations in sentences, one for each that is not a part of another, the
 // oldest first. The object that they are about is "it" there; the zero Object: each is named.
 func Sentences(list []Operation, about Object, now time.Time) (sentences []string) {
-	for _, root := range list {
-		if root.PartOf == 0 || !slices.ContainsFunc(list, func(o Operation) bool { return o.Number == root.PartOf }) {
-			sentences = append(sentences, sentence(root, parts(list, root), about, now))
+	for _, o := range list {
+		if s := SentenceOf(list, o, about, now); s != "" {
+			sentences = append(sentences, s)
 		}
 	}
 	return sentences
+}
+
+// SentenceOf returns the sentence of one operation of a list; "" if it is a part of another one.
+func SentenceOf(list []Operation, o Operation, about Object, now time.Time) string {
+	if o.PartOf != 0 && slices.ContainsFunc(list, func(of Operation) bool { return of.Number == o.PartOf }) {
+		return ""
+	}
+	return sentence(o, parts(list, o), about, now)
 }
 
 // parts returns the parts of an operation, and theirs, the oldest first.

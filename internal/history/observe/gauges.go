@@ -3,9 +3,12 @@
 package observe
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"berth/internal/base/budget"
+	"berth/internal/base/ops"
 	"berth/internal/heart/feed"
 	"berth/internal/heart/pod"
 )
@@ -13,6 +16,7 @@ import (
 // Sources are what metrics are read from when they are scraped.
 type Sources struct {
 	Pods    *pod.Controller
+	Ops     *ops.List
 	Feed    *feed.Feed
 	Budgets []*budget.Budget
 	// LogDropped counts the records of berth's log that were dropped.
@@ -31,6 +35,7 @@ func (m *Metrics) Read(s Sources) {
 	}
 	m.reg.MustRegister(
 		budgets(s.Budgets),
+		underWay{s.Ops},
 		counter("berth_log_dropped_total", "Records of berth's log that were dropped because standard error was not read.", s.LogDropped),
 		counter("berth_trace_spans_dropped_total", "Spans that were dropped because the collector did not take them.", s.Tracing.dropped),
 		gauge("berth_lanes_waiting", "Lanes that are not idle.",
@@ -46,6 +51,34 @@ func (m *Metrics) Read(s Sources) {
 		gauge("berth_feed_subscribers", "Subscribers of container events.",
 			func() float64 { return float64(s.Feed.Stats().Subscribers) }),
 	)
+}
+
+// underWay collects metrics of what is under way.
+type underWay struct{ list *ops.List }
+
+var (
+	underWayCount  = prometheus.NewDesc("berth_operations", "Operations under way, with their parts.", []string{"kind"}, nil)
+	underWayOldest = prometheus.NewDesc("berth_operations_oldest_seconds", "Age of the oldest operation under way.", []string{"kind"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (underWay) Describe(to chan<- *prometheus.Desc) {
+	to <- underWayCount
+	to <- underWayOldest
+}
+
+// Collect implements prometheus.Collector.
+func (u underWay) Collect(to chan<- prometheus.Metric) {
+	list, _ := u.list.Snapshot()
+	count, oldest := map[ops.Kind]float64{}, map[ops.Kind]float64{}
+	for _, o := range list {
+		count[o.Kind]++
+		oldest[o.Kind] = max(oldest[o.Kind], time.Since(o.Since).Seconds())
+	}
+	for kind, n := range count {
+		to <- prometheus.MustNewConstMetric(underWayCount, prometheus.GaugeValue, n, string(kind))
+		to <- prometheus.MustNewConstMetric(underWayOldest, prometheus.GaugeValue, oldest[kind], string(kind))
+	}
 }
 
 // budgets collects metrics of what all pods share.

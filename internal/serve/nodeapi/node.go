@@ -155,7 +155,7 @@ func (n *Node) UnderWay(ctx context.Context, req *berthv1.UnderWayRequest) (*ber
 		}
 		list = ops.About(list, about)
 	}
-	resp := &berthv1.UnderWayResponse{Sentences: ops.Sentences(list, about, now), LeftOut: count(left)}
+	resp := &berthv1.UnderWayResponse{LeftOut: count(left)}
 	for _, o := range list {
 		m := &berthv1.Operation{
 			Number: o.Number,
@@ -171,6 +171,8 @@ func (n *Node) UnderWay(ctx context.Context, req *berthv1.UnderWayRequest) (*ber
 			Then:   o.Then,
 			Tries:  count(o.Tries),
 			Error:  o.Err,
+
+			Sentence: ops.SentenceOf(list, o, ops.Object{}, now),
 		}
 		if !o.Until.IsZero() {
 			m.Left = durationpb.New(o.Until.Sub(now))
