@@ -98,12 +98,12 @@ func now(s *Story, at time.Time) *page.Live {
 		if t.of.Pod == "import-nightly" && len(l.Held) == 0 {
 			l.Held = append(l.Held, page.Held{
 				ID:    t.ID,
-				Step:  "release",
-				State: "backing off",
+				Kind:  "step",
+				Age:   600,
 				Since: at.Add(-10 * time.Minute),
 				Tries: 14,
 				Err:   "unmount rootfs: device or resource busy",
-				Text:  "attempt 14 to release failed, the next one is at 20:08:11; last error: release task: delete task: unmount rootfs: device or resource busy",
+				Text:  "waits for the next attempt of the step release, for 10 min; attempt 14 has failed: unmount rootfs: device or resource busy; the next attempt in 40 s.",
 			})
 		}
 	}

@@ -67,7 +67,7 @@ func (n *Node) Timeline(ctx context.Context, req *berthv1.TimelineRequest) (*ber
 	if req.GetId() == "" && !req.GetNode() {
 		return nil, fmt.Errorf("timeline: neither a sandbox or container nor the node is named: %w", errdefs.ErrInvalidArgument)
 	}
-	found, err := n.Recorder.Find(ctx, recorder.Query{
+	found, err := n.find(ctx, recorder.Query{
 		Of:       req.GetId(),
 		Attempts: req.GetAttempts(),
 		Since:    n.instantIn(req.GetSince()),
@@ -94,6 +94,18 @@ func (n *Node) Timeline(ctx context.Context, req *berthv1.TimelineRequest) (*ber
 	return resp, nil
 }
 
+// find asks the history. What has none is found if its first operation is under way.
+func (n *Node) find(ctx context.Context, q recorder.Query) (recorder.Answer, error) {
+	found, err := n.Recorder.Find(ctx, q)
+	if errdefs.IsNotFound(err) {
+		list, _ := n.Ops.Snapshot()
+		if of, ok := ops.Named(list, q.Of); ok {
+			return recorder.Answer{ID: of.ID, Names: of.Names, Name: of.Names.Namespace + "/" + of.Names.Name()}, nil
+		}
+	}
+	return found, err
+}
+
 // Records implements berthv1.NodeServer.
 func (n *Node) Records(ctx context.Context, req *berthv1.RecordsRequest) (*berthv1.RecordsResponse, error) {
 	b := n.Recorder.Batch(ctx, req.GetAfter(), n.instantIn(req.GetSince()))
@@ -109,13 +121,7 @@ func (n *Node) Why(ctx context.Context, req *berthv1.WhyRequest) (*berthv1.WhyRe
 	if req.GetId() == "" {
 		return nil, fmt.Errorf("why: no sandbox or container is named: %w", errdefs.ErrInvalidArgument)
 	}
-	found, err := n.Recorder.Find(ctx, recorder.Query{Of: req.GetId(), Around: true})
-	if errdefs.IsNotFound(err) { // its first operation has not ended
-		list, _ := n.Ops.Snapshot()
-		if of, ok := ops.Named(list, req.GetId()); ok {
-			found, err = recorder.Answer{ID: of.ID, Names: of.Names, Name: of.Names.Namespace + "/" + of.Names.Name()}, nil
-		}
-	}
+	found, err := n.find(ctx, recorder.Query{Of: req.GetId(), Around: true})
 	if err != nil {
 		return nil, err
 	}
@@ -145,14 +151,11 @@ func (n *Node) UnderWay(ctx context.Context, req *berthv1.UnderWayRequest) (*ber
 	now := time.Now()
 	var about ops.Object
 	if req.GetId() != "" {
-		var ok bool
-		if about, ok = ops.Named(list, req.GetId()); !ok {
-			found, err := n.Recorder.Find(ctx, recorder.Query{Of: req.GetId()})
-			if err != nil {
-				return nil, err
-			}
-			about = ops.Object{ID: found.ID, Names: found.Names}
+		found, err := n.find(ctx, recorder.Query{Of: req.GetId()})
+		if err != nil {
+			return nil, err
 		}
+		about = ops.Object{ID: found.ID, Names: found.Names}
 		list = ops.About(list, about)
 	}
 	resp := &berthv1.UnderWayResponse{LeftOut: count(left)}
