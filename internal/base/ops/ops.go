@@ -90,6 +90,9 @@ func Program(args []string) string {
 	return args[0][strings.LastIndexByte(args[0], '/')+1:]
 }
 
+// Age returns how long the operation has been under way.
+func (o Operation) Age() time.Duration { return time.Since(o.Since) }
+
 // Op is an operation that has begun. A nil Op is one that is not listed.
 type Op struct {
 	list *List
@@ -235,7 +238,7 @@ func (o *Op) End() {
 	}
 	ended, cfg := o.now, l.cfg
 	l.mu.Unlock()
-	took := time.Since(ended.Since)
+	took := ended.Age()
 	if cfg.Ended != nil {
 		cfg.Ended(ended, took)
 	}
@@ -268,7 +271,7 @@ func (l *List) Snapshot() (list []Operation, left int) {
 	if cfg.Steps != nil {
 		list = append(list, stepsBeside(list, cfg.Steps())...)
 	}
-	list = slices.DeleteFunc(list, func(o Operation) bool { return o.Kind == Read && time.Since(o.Since) < long })
+	list = slices.DeleteFunc(list, func(o Operation) bool { return o.Kind == Read && o.Age() < long })
 	for i, o := range list {
 		if o.Of.Names == (event.Names{}) && o.Of.ID != "" && cfg.Names != nil {
 			list[i].Of.Names, _ = cfg.Names(o.Of.ID)

@@ -3,8 +3,6 @@
 package observe
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"berth/internal/base/budget"
@@ -73,7 +71,7 @@ func (u underWay) Collect(to chan<- prometheus.Metric) {
 	count, oldest := map[ops.Kind]float64{}, map[ops.Kind]float64{}
 	for _, o := range list {
 		count[o.Kind]++
-		oldest[o.Kind] = max(oldest[o.Kind], time.Since(o.Since).Seconds())
+		oldest[o.Kind] = max(oldest[o.Kind], o.Age().Seconds())
 	}
 	for kind, n := range count {
 		to <- prometheus.MustNewConstMetric(underWayCount, prometheus.GaugeValue, n, string(kind))
