@@ -58,6 +58,7 @@ func (d *daemon) parts(changes <-chan config.Config) []part {
 		{"user namespaces", atOnce, d.probeUserNamespaces},
 		{"sandboxes of shims", atOnce, d.probeSandboxShims},
 
+		{"watchdog of the unit", onceRestored, d.feedWatchdog},
 		{"leases of addresses", onceRestored, d.releaseLeases},
 		{"checkpoints", onceRestored, d.checkpoints.Run},
 		{"restored pods", onceRestored, d.restorer.Run},
