@@ -92,6 +92,8 @@ func (a *app) root() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       version.String(),
+		Args:          cobra.ArbitraryArgs,
+		RunE:          hinted,
 	}
 	endpoint := cmp.Or(os.Getenv("BERTH_ENDPOINT"), usersEndpoint(), defaultEndpoint)
 	root.PersistentFlags().StringVarP(&a.endpoint, "endpoint", "r", endpoint, "socket of the service: unix:///PATH or PATH (environment: BERTH_ENDPOINT)")
@@ -108,6 +110,8 @@ func (a *app) root() *cobra.Command {
 		a.adoptCommand(),
 		a.configCommand(),
 		a.playCommand(),
+		a.runCommand(),
+		a.cpCommand(),
 		a.psCommand(),
 		a.podsCommand(),
 		a.logsCommand(),

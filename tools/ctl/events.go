@@ -52,7 +52,7 @@ func (a *app) eventsCommand() *cobra.Command {
 
 // turns prints entries from an instant on, until ctx ends.
 func (a *app) turns(ctx context.Context, c *client.Client, w io.Writer, from time.Time) error {
-	lines := timelineLines{w: w, node: true, day: time.Now().Format(time.DateOnly)}
+	lines := timelineLines{w: w, node: true}
 	q := &berthv1.TimelineRequest{Node: true, Since: timestamppb.New(from)}
 	for {
 		h, err := c.Timeline(ctx, q)
@@ -116,7 +116,7 @@ func eventLine(ev *runtimeapi.ContainerEventResponse) string {
 		}
 	}
 	return fmt.Sprintf("%s  %-8s %s  %s/%s/%s%s",
-		time.Unix(0, ev.GetCreatedAt()).Format("15:04:05.000000"),
+		time.Unix(0, ev.GetCreatedAt()).Format("2006-01-02 15:04:05.000000 -07:00"),
 		strings.TrimSuffix(word(ev.GetContainerEventType().String()), "_EVENT"),
 		short(ev.GetContainerId()),
 		m.GetNamespace(),

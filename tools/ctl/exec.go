@@ -30,7 +30,8 @@ func (a *app) execCommand() *cobra.Command {
 		Long: "Run a command in a container that runs, and exit with its exit code. With --interactive it gets the standard\n" +
 			"input, with --tty a terminal. With both, everything that is typed goes to the command, Ctrl-C too. A command\n" +
 			"that is cut off, by Ctrl-C without --tty or by the end of the connection, is killed.\n\n" +
-			"NAME is a container, POD/CONTAINER, NAMESPACE/POD/CONTAINER, or a pod that has one container, or one that runs.\n" +
+			"NAME is a container, POD/CONTAINER, NAMESPACE/POD/CONTAINER, or a pod: of several containers that run, the first one\n" +
+			"is taken, which is said.\n" +
 			"What comes after the command is the command's; -- before it may be left out.\n\n" +
 			"The exit code is 127 if the command is not there, 126 if it cannot be executed, and 125 if berth itself failed.",
 		Example:           "  berth exec web -- ls -l /etc\n  berth exec -it web sh\n  berth exec web -it -c nginx -- sh",
@@ -53,7 +54,7 @@ func (a *app) execCommand() *cobra.Command {
 			return errors.New("no command is given; name the container, and then the command")
 		}
 		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
-			o, err := resolveIn(ctx, c, args[0], container)
+			o, err := resolveRunning(ctx, c, args[0], container, cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}

@@ -15,6 +15,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/durationpb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -60,14 +62,14 @@ func (a *app) imagesCommand() *cobra.Command {
 				return nil
 			case a.output == "name":
 				for _, i := range resp.GetImages() {
-					fmt.Fprintln(cmd.OutOrStdout(), strings.Join(names(i.GetRepoTags(), append(i.GetRepoDigests(), i.GetId())), "\n"))
+					fmt.Fprintln(cmd.OutOrStdout(), strings.Join(namesOf(i.GetRepoTags(), append(i.GetRepoDigests(), i.GetId())), "\n"))
 				}
 				return nil
 			}
 			return a.print(cmd.OutOrStdout(), items{document{resp}, "images"}, func(w *tabwriter.Writer) {
 				fmt.Fprintln(w, "IMAGE\tNAME\tKIND\tSIZE\tDISK\tFREES\tAGE\tPINNED\tUSED BY")
 				for _, i := range resp.GetImages() {
-					for _, n := range names(i.GetRepoTags(), i.GetRepoDigests()) {
+					for _, n := range namesOf(i.GetRepoTags(), i.GetRepoDigests()) {
 						fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
 							id(i.GetId()),
 							n,
@@ -96,15 +98,15 @@ func (a *app) plainImages(ctx context.Context, cmd *cobra.Command, c *client.Cli
 	return a.print(cmd.OutOrStdout(), items{document{list}, "images"}, func(w *tabwriter.Writer) {
 		fmt.Fprintln(w, "IMAGE\tNAME\tSIZE")
 		for _, i := range list.GetImages() {
-			for _, n := range names(i.GetRepoTags(), i.GetRepoDigests()) {
+			for _, n := range namesOf(i.GetRepoTags(), i.GetRepoDigests()) {
 				fmt.Fprintf(w, "%s\t%s\t%s\n", short(i.GetId()), n, size(i.GetSize()))
 			}
 		}
 	})
 }
 
-// names are the names under which an image is listed: its tags, or else a digest.
-func names(tags, digests []string) []string {
+// namesOf returns the names under which an image is listed: its tags, or else a digest.
+func namesOf(tags, digests []string) []string {
 	if len(tags) > 0 {
 		return tags
 	}
@@ -242,7 +244,7 @@ func (a *app) imagesPruneCommand() *cobra.Command {
 				fmt.Fprintln(w, "IMAGE\tNAME\tFREES")
 				for _, i := range p.GetImages() {
 					if i.GetError() == "" {
-						fmt.Fprintf(w, "%s\t%s\t%s\n", short(i.GetId()), names(i.GetNames(), nil)[0], amount(i.GetBytes()))
+						fmt.Fprintf(w, "%s\t%s\t%s\n", short(i.GetId()), namesOf(i.GetNames(), nil)[0], amount(i.GetBytes()))
 					}
 				}
 				verb := "were freed"
@@ -256,7 +258,7 @@ func (a *app) imagesPruneCommand() *cobra.Command {
 			})
 			for _, i := range p.GetImages() {
 				if i.GetError() != "" {
-					err = errors.Join(err, fmt.Errorf("image %s: %s", names(i.GetNames(), []string{i.GetId()})[0], i.GetError()))
+					err = errors.Join(err, fmt.Errorf("image %s: %s", namesOf(i.GetNames(), []string{i.GetId()})[0], i.GetError()))
 				}
 			}
 			return err
@@ -278,16 +280,21 @@ func size(n uint64) string {
 
 func (a *app) pullCommand() *cobra.Command {
 	var creds string
-	cmd := &cobra.Command{Use: "pull IMAGE", Short: "Pull an image from its registry", Args: cobra.ExactArgs(1)}
-	cmd.Flags().StringVar(&creds, "creds", "", "USER:PASSWORD for the registry")
+	var stdin bool
+	cmd := &cobra.Command{
+		Use:   "pull IMAGE",
+		Short: "Pull an image from its registry",
+		Long: "Pull an image from its registry. Without --creds and --creds-stdin the credentials are those that docker login or\n" +
+			"podman login has stored for the registry (~/.docker/config.json), and else those of image.auth.",
+		Args: cobra.ExactArgs(1),
+	}
+	cmd.Flags().StringVar(&creds, "creds", "", "USER:PASSWORD for the registry; other users of the host see it while it runs")
+	cmd.Flags().BoolVar(&stdin, "creds-stdin", false, "read USER:PASSWORD from the standard input")
+	cmd.MarkFlagsMutuallyExclusive("creds", "creds-stdin")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		var auth *runtimeapi.AuthConfig
-		if creds != "" {
-			user, pass, ok := strings.Cut(creds, ":")
-			if !ok {
-				return errors.New("--creds is not USER:PASSWORD")
-			}
-			auth = &runtimeapi.AuthConfig{Username: user, Password: pass}
+		auth, err := credentials(cmd, args[0], creds, stdin)
+		if err != nil {
+			return err
 		}
 		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
 			defer pullProgress(ctx, c, args[0])()
@@ -300,6 +307,47 @@ func (a *app) pullCommand() *cobra.Command {
 		})
 	}
 	return cmd
+}
+
+// credentials returns those for the registry of an image; nil if there are none here.
+func credentials(cmd *cobra.Command, image, creds string, stdin bool) (*runtimeapi.AuthConfig, error) {
+	if stdin {
+		b, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), 1<<16))
+		if err != nil {
+			return nil, fmt.Errorf("read the credentials: %w", err)
+		}
+		creds = strings.TrimRight(string(b), "\r\n")
+	}
+	if creds != "" || stdin {
+		user, pass, ok := strings.Cut(creds, ":")
+		if !ok {
+			return nil, errors.New("the credentials are not USER:PASSWORD")
+		}
+		return &runtimeapi.AuthConfig{Username: user, Password: pass}, nil
+	}
+	ref, err := name.ParseReference(image)
+	if err != nil {
+		return nil, nil // the service says what is wrong with the name
+	}
+	auth, err := authn.DefaultKeychain.Resolve(ref.Context())
+	var c *authn.AuthConfig
+	if err == nil {
+		c, err = auth.Authorization()
+	}
+	switch {
+	case err != nil:
+		fmt.Fprintf(cmd.ErrOrStderr(), "the credentials of docker login cannot be read; going on without: %v\n", err)
+		return nil, nil
+	case *c == (authn.AuthConfig{}):
+		return nil, nil
+	}
+	return &runtimeapi.AuthConfig{
+		Username:      c.Username,
+		Password:      c.Password,
+		Auth:          c.Auth,
+		IdentityToken: c.IdentityToken,
+		RegistryToken: c.RegistryToken,
+	}, nil
 }
 
 func (a *app) importCommand() *cobra.Command {

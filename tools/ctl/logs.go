@@ -27,19 +27,19 @@ func (a *app) logsCommand() *cobra.Command {
 	var o logOptions
 	var container, since string
 	cmd := &cobra.Command{
-		Use:   "logs NAME|ID",
+		Use:   "logs NAME|ID [CONTAINER]",
 		Short: "Print the output of a container, or of all containers of a pod",
 		Long: "Print the output of a container, or of all containers of a pod. If a pod has several, each line begins with the name\n" +
 			"of its container, in a colour on a terminal unless NO_COLOR is set. With --follow, a container is followed until\n" +
 			"it ends. A pod is followed until it is stopped or removed: containers that are started or restarted meanwhile are\n" +
 			"followed, too.",
 		Example:           "  berth logs -f web\n  berth logs -p web -c nginx\n  berth logs --since 10m default/web/nginx",
-		Args:              cobra.ExactArgs(1),
+		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: a.complete(pods, containers, one),
 	}
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "follow the output until the container ends or the pod is stopped")
 	cmd.Flags().BoolVarP(&o.stamps, "timestamps", "t", false, "print the time of each line")
-	cmd.Flags().IntVar(&o.tail, "tail", -1, "print only this many of the last lines, of each container")
+	cmd.Flags().IntVarP(&o.tail, "tail", "n", -1, "print only this many of the last lines, of each container")
 	cmd.Flags().StringVar(&since, "since", "", "print only what is not older, such as 10m or 2026-01-02T15:04:05Z")
 	cmd.Flags().BoolVarP(&o.previous, "previous", "p", false, "print the output of the attempt before the latest one")
 	cmd.Flags().StringVarP(&container, "container", "c", "", "the container of the pod NAME")
@@ -49,6 +49,12 @@ func (a *app) logsCommand() *cobra.Command {
 		}
 		if o.previous && o.follow {
 			return errors.New("--previous and --follow exclude each other: an earlier attempt writes nothing any more")
+		}
+		switch {
+		case len(args) == 2 && container != "":
+			return fmt.Errorf("the container is named twice: %s and -c %s", args[1], container)
+		case len(args) == 2:
+			container = args[1]
 		}
 		o.out, o.err = raw(cmd.OutOrStdout()), raw(cmd.ErrOrStderr()) // as the container wrote it
 		return a.client(cmd, func(ctx context.Context, c *client.Client) error {

@@ -75,7 +75,7 @@ func TestPagesHaveNoDate(t *testing.T) {
 // Whatever a shell asks for, it gets no names of files where a command takes none, and no error.
 func TestEachCommandCompletes(t *testing.T) {
 	at := serveFake(t, services())
-	files := map[string]bool{"play": true, "import": true, "config show": true, "config check": true, "restore": true, "man": true, "report": true, "bundle": true, "audit verify": true}
+	files := map[string]bool{"play": true, "cp": true, "import": true, "config show": true, "config check": true, "restore": true, "man": true, "report": true, "bundle": true, "audit verify": true}
 	root := (&app{}).root()
 	count := 0
 	everyCommand(root, func(c *cobra.Command) {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -26,6 +27,7 @@ type object struct {
 	attempt     uint32
 	old         bool // an earlier attempt of a container or of a pod, which only its ID means
 	running     bool // READY or RUNNING
+	createdAt   int64
 	created     bool // a container that was not started yet
 	annotations map[string]string
 }
@@ -75,6 +77,32 @@ func resolveIn(ctx context.Context, c *client.Client, what, container string) (o
 		}
 	}
 	return object{}, fmt.Errorf("pod %s has no container %s; `berth ps -a` lists those that it has", pod.path, container)
+}
+
+// resolveRunning is resolveIn for a command in a container. Of a pod with several containers that run
+// it takes the first one that was made, as kubectl does, and says so.
+func resolveRunning(ctx context.Context, c *client.Client, what, container string, w io.Writer) (object, error) {
+	o, err := resolveIn(ctx, c, what, container)
+	if err == nil || container != "" {
+		return o, err
+	}
+	pod, perr := resolve(ctx, c, what, true, false)
+	all, aerr := objects(ctx, c, true)
+	if perr != nil || aerr != nil {
+		return o, err
+	}
+	cts := slices.DeleteFunc(containersOf(all, pod.id), func(o object) bool { return !o.running })
+	if len(cts) == 0 {
+		return o, err
+	}
+	first := slices.MinFunc(cts, func(a, b object) int { return cmp.Compare(a.createdAt, b.createdAt) })
+	names := make([]string, 0, len(cts))
+	for _, ct := range cts {
+		names = append(names, ct.name)
+	}
+	slices.Sort(names)
+	fmt.Fprintf(w, "container %s, the first of %s; -c names another one\n", first.name, strings.Join(names, ", "))
+	return first, nil
 }
 
 // objects lists the pods, and the containers if they are wanted, too.
@@ -132,6 +160,7 @@ func objects(ctx context.Context, c *client.Client, containers bool) ([]object, 
 			full:        p.path + "/" + name,
 			podID:       ct.GetPodSandboxId(),
 			attempt:     ct.GetMetadata().GetAttempt(),
+			createdAt:   ct.GetCreatedAt(),
 			created:     ct.GetState() == runtimeapi.ContainerState_CONTAINER_CREATED,
 			old:         named[key] || p.old,
 			running:     ct.GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING,

@@ -60,7 +60,7 @@ const followEvery = 500 * time.Millisecond
 
 // timeline prints an answer, and with follow those that come after it, until ctx ends.
 func (a *app) timeline(ctx context.Context, c *client.Client, w io.Writer, q *berthv1.TimelineRequest, follow bool) error {
-	lines := timelineLines{w: w, node: q.GetNode(), day: time.Now().Format(time.DateOnly)}
+	lines := timelineLines{w: w, node: q.GetNode()}
 	for first := true; ; first = false {
 		h, err := c.Timeline(ctx, q)
 		if err != nil {
@@ -108,7 +108,7 @@ func (l *timelineLines) print(h *berthv1.TimelineResponse, first bool) {
 		at := e.GetAt().AsTime()
 		if day := at.Local().Format(time.DateOnly); day != l.day {
 			l.day = day
-			fmt.Fprintln(l.w, day)
+			fmt.Fprintln(l.w, at.Local().Format("2006-01-02 -07:00 MST"))
 		}
 		since := time.Duration(0)
 		if !l.last.IsZero() {

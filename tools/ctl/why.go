@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"regexp"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -43,22 +45,46 @@ func (a *app) whyCommand() *cobra.Command {
 	return cmd
 }
 
-func printWhy(w io.Writer, r *berthv1.WhyResponse) {
-	fmt.Fprintln(w, oneLine(r.GetWhat()))
-	if r.GetWhy() != "" {
-		fmt.Fprintln(w, oneLine(r.GetWhy()))
+// wholeID matches the ID of a sandbox, a container or an image.
+var wholeID = regexp.MustCompile(`\b[0-9a-f]{64}\b`)
+
+// readable cuts the IDs in a sentence to their beginnings.
+func readable(s string) string { return wholeID.ReplaceAllStringFunc(oneLine(s), short) }
+
+// telling matches the lines of a log that tell most of a failure.
+var telling = regexp.MustCompile(`(?i)error|fatal|panic|exception|denied|refused|no space|not found|cannot|failed|killed`)
+
+// tellingLines returns at most n lines of a log: the last ones, and in place of the first of them the
+// last line before them that tells of a failure, if none of them does.
+func tellingLines(all []string, n int) []string {
+	last := all[max(0, len(all)-n):]
+	if len(all) <= n || slices.ContainsFunc(last, telling.MatchString) {
+		return last
 	}
-	if lines := r.GetWrote()[max(0, len(r.GetWrote())-whyLines):]; len(lines) > 0 {
+	for _, l := range slices.Backward(all[:len(all)-n]) {
+		if telling.MatchString(l) {
+			return append([]string{l}, last[1:]...)
+		}
+	}
+	return last
+}
+
+func printWhy(w io.Writer, r *berthv1.WhyResponse) {
+	fmt.Fprintln(w, readable(r.GetWhat()))
+	if r.GetWhy() != "" {
+		fmt.Fprintln(w, readable(r.GetWhy()))
+	}
+	if lines := tellingLines(r.GetWrote(), whyLines); len(lines) > 0 {
 		fmt.Fprintln(w, "It wrote last:")
 		for _, l := range lines {
 			fmt.Fprintln(w, "    "+oneLine(l))
 		}
 	}
 	if r.GetBefore() != "" {
-		fmt.Fprintln(w, r.GetBefore())
+		fmt.Fprintln(w, readable(r.GetBefore()))
 	}
 	if r.GetNow() != "" {
-		fmt.Fprintln(w, "Now: "+oneLine(r.GetNow())+".")
+		fmt.Fprintln(w, "Now: "+readable(r.GetNow())+".")
 	}
 	if r.GetLane() != nil && len(r.GetUnderWay()) == 0 { // of an earlier service
 		fmt.Fprintln(w, "Waiting: "+strings.ReplaceAll(explainLane(r.GetLane()), r.GetId(), short(r.GetId())))
