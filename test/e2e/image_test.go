@@ -90,7 +90,7 @@ func TestImagesArePulledListedAndRemoved(t *testing.T) {
 			{ids[0], "use force"},
 			{ref, "stays, as " + node.Busybox},
 			{ref, "is not on this node"},
-			{node.Busybox, "uses it"},
+			{node.Busybox, "is used by"},
 		} {
 			out, _ := n.Command("images", "rm", tt.arg).CombinedOutput()
 			if !strings.Contains(string(out), tt.says) {

@@ -71,7 +71,7 @@ func (s *Service) RemoveName(ctx context.Context, ref string, o RemoveOptions) (
 		return r, nil
 	case o.Force:
 	case len(r.Users) > 0:
-		return r, fmt.Errorf("remove image %s: %s uses it, and could not be started again; remove that first, or use force: %w",
+		return r, fmt.Errorf("remove image %s: it is used by %s; remove these first, or use force: %w",
 			ref, strings.Join(r.Users, ", "), errdefs.ErrFailedPrecondition)
 	case len(i.Tags) > 1 && !slices.Contains(r.Names, name):
 		return r, fmt.Errorf("remove image %s: it is an ID, and the image is known as %s; name one of these, or use force to remove all: %w",
