@@ -96,6 +96,38 @@ func TestAConnectionRefusesUntilContainerdAnswers(t *testing.T) {
 	}
 }
 
+// A stop of berth shut the connection with the subscription, so that those who are closed after it
+// were refused: it was never noted that all images are on the disk.
+func TestAStopLeavesTheConnectionToThoseClosedLater(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	answer(t, socket)
+	conn, err := connection.Dial("unix://" + socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	c := New(conn, Config{Owner: "o", Snapshotter: "s", Shims: shims.New(shims.Config{Logger: log}), Logger: log})
+	ctx, cancel := context.WithCancel(t.Context())
+	connected, followed := make(chan struct{}), make(chan error, 1)
+	go func() {
+		followed <- c.Follow(ctx, Listener{
+			Lost:      func(error) {},
+			Connected: func(context.Context) error { close(connected); return nil },
+		})
+	}()
+	<-connected
+	cancel()
+	if err := <-followed; err != nil {
+		t.Error(err)
+	}
+	if err := c.DeleteContainer(t.Context(), "c1"); errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "unknown service") {
+		t.Errorf("berth stops, and a call did not get to containerd: %v", err)
+	}
+	if err := conn.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // answer serves at a socket what a containerd answers that has just started.
 func answer(t *testing.T, socket string) *grpc.Server {
 	t.Helper()

@@ -128,6 +128,9 @@ func (c *Containerd) follow(ctx context.Context, l Listener, answers, works func
 				c.dispatch(e, l)
 			}
 		case err := <-errs:
+			if ctx.Err() != nil {
+				return ctx.Err() // berth stops, and the connection is there for those that are closed later
+			}
 			if err == nil {
 				err = errors.New("the stream ended")
 			}

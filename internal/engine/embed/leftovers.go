@@ -32,7 +32,8 @@ func (s *Server) sweep(ctx context.Context) {
 	go func() { done <- c.Cleanup(ctx) }()
 	select {
 	case err := <-done:
-		if err != nil && !errdefs.IsNotImplemented(err) {
+		// Without a record of any layer, in a new directory, the bucket of layers is not found.
+		if err != nil && !errdefs.IsNotImplemented(err) && !errdefs.IsNotFound(err) {
 			s.cfg.Logger.Warn("leftover layers not removed", "snapshotter", s.cfg.Snapshotter, "err", err)
 		}
 	case <-time.After(sweepTimeout):

@@ -47,6 +47,15 @@ type logBridge struct {
 	fatal atomic.Pointer[func(error)]
 }
 
+// routine are messages of containerd about each end of a shim, and about files that it looks for and
+// that are not there. berth has an event of its own for each end.
+var routine = []string{
+	"shim disconnected",
+	"cleaning up after shim disconnected",
+	"warnings while cleaning up dead shim",
+	"failed check for fsverity support",
+}
+
 func (*logBridge) Levels() []log.Level {
 	return []log.Level{
 		log.PanicLevel, log.FatalLevel, log.ErrorLevel, log.WarnLevel, log.InfoLevel, log.DebugLevel, log.TraceLevel,
@@ -65,6 +74,9 @@ func (b *logBridge) Fire(e *log.Entry) error {
 	}
 	handler := b.logger.Load().Handler()
 	level := slogLevel(e.Level)
+	if slices.Contains(routine, e.Message) {
+		level = slog.LevelDebug
+	}
 	if !handler.Enabled(ctx, level) {
 		return nil
 	}
