@@ -14,8 +14,6 @@ import (
 
 	mobyterm "github.com/moby/term"
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
@@ -135,7 +133,8 @@ func (a *app) accompany(ctx context.Context, cmd *cobra.Command, p *player, f ru
 			})
 			return resp.GetUrl(), err
 		})
-		if status.Code(err) == codes.FailedPrecondition { // it has ended already
+		st, serr := p.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: ct.id})
+		if err != nil && serr == nil && st.GetStatus().GetState() == runtimeapi.ContainerState_CONTAINER_EXITED { // before it was attached
 			err = containerLog(ctx, p.client, object{id: ct.id, name: ct.name}, logOptions{tail: -1, out: out, err: errOut})
 		}
 	} else {
