@@ -45,6 +45,8 @@ func command(ctx context.Context, args []string) (err error) {
 	busy := f.Bool("busy", false, "measure ends on a busy node of the daemons instead, into busy.txt")
 	output := f.Bool("output", false, "measure the output of a container alone, into output.txt")
 	probes := f.Bool("probes", false, "measure what probes of 100 pods cost both daemons instead, into probes.txt")
+	pulls := f.Bool("pulls", false, "measure pulls from a registry that bounds each connection instead, into pulls.txt, of which pulls.svg is a picture")
+	mib := f.Int("mib", 2048, "with -pulls, size of the large layer in MiB")
 	oci := f.String("runtime", "", "an OCI runtime, such as crun: measure berth with runc and with that one instead, into runtimes.txt")
 	plot := f.Bool("plot", false, "measure nothing; draw exits.svg and scale.svg again, from results.txt and scale.txt")
 	if err := f.Parse(args); err != nil {
@@ -71,6 +73,8 @@ func command(ctx context.Context, args []string) (err error) {
 		name, run = "output.txt", b.runOutput
 	case *probes:
 		name, run = "probes.txt", b.runProbes
+	case *pulls:
+		name, run = "pulls.txt", func(ctx context.Context) error { return b.runPulls(ctx, *mib) }
 	case *kubelets > 0:
 		name, run = "kubelets.txt", func(ctx context.Context) error { return b.runKubelets(ctx, *kubelets, *pods) }
 	case *tricks:

@@ -83,6 +83,7 @@ var pictures = []struct {
 }{
 	{"results.txt", "exits.svg", picture},
 	{"scale.txt", "scale.svg", growth},
+	{"pulls.txt", "pulls.svg", arrivals},
 }
 
 // draw draws the pictures of which there are samples.

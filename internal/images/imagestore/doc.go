@@ -63,7 +63,8 @@
 //	views         views of images for berth itself: views.go
 //	jobs          the leases of pulls and imports: jobs.go, resume.go
 //	Names         names and their targets: names.go, sources.go, manifest.go, imageconfig.go
-//	registries    how registries are reached: registries.go, senders.go, ranges.go, redirect.go,
+//	registries    how registries are reached: registries.go, senders.go, ranges.go, waiting.go,
+//	              redirect.go,
 //	              documents.go
 //	keys          private keys for encrypted layers: decrypt.go
 //	core          the connection and the settings: core.go, bounded.go, early.go

@@ -3,12 +3,16 @@
 package imagestore
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/platforms"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/identity"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -26,12 +30,50 @@ const (
 // name.
 func checkConfig(ctx context.Context, cs content.Provider, desc ocispec.Descriptor) error {
 	b, err := content.ReadBlob(ctx, cs, desc)
-	if err == nil {
-		if _, _, err = parseConfig(b); err != nil {
-			err = fmt.Errorf("configuration %s: %w", desc.Digest, err)
+	if err != nil {
+		return err
+	}
+	if _, _, err = parseConfig(b); err != nil {
+		return fmt.Errorf("configuration %s: %w", desc.Digest, err)
+	}
+	var of ocispec.Platform
+	if json.Unmarshal(b, &of) == nil && of.OS != "" && of.Architecture != "" && !platforms.Default().Match(platforms.Normalize(of)) {
+		return otherPlatform([]ocispec.Platform{of})
+	}
+	return nil
+}
+
+// checkIndex explains why a part of an index was not found: there may be none for this node.
+func checkIndex(ctx context.Context, cs content.Provider, desc ocispec.Descriptor, err error) error {
+	var index ocispec.Index
+	b, unread := content.ReadBlob(ctx, cs, desc)
+	if unread != nil || json.Unmarshal(b, &index) != nil {
+		return err
+	}
+	var all []ocispec.Platform
+	for _, m := range index.Manifests {
+		switch {
+		case m.Platform == nil || platforms.Default().Match(*m.Platform):
+			return err
+		case m.Platform.OS != "unknown": // as provenance has it
+			all = append(all, *m.Platform)
 		}
 	}
-	return err
+	return otherPlatform(all)
+}
+
+// maxPlatforms is how many platforms an error names.
+const maxPlatforms = 20
+
+func otherPlatform(has []ocispec.Platform) error {
+	var names []string
+	for _, p := range has[:min(len(has), maxPlatforms)] {
+		if name := fmt.Sprintf("%.60s", platforms.Format(p)); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return fmt.Errorf("the image is for %s and not for this node, which is %s; push it for that platform as well: %w",
+		cmp.Or(strings.Join(names, ", "), "no platform"), platforms.Format(platforms.DefaultSpec()), errdefs.ErrNotFound)
 }
 
 // parseConfig reads an image's configuration. kept is how many bytes of it stay in memory.

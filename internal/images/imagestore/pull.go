@@ -292,6 +292,8 @@ func (w watched) handle(ctx context.Context, desc ocispec.Descriptor) ([]ocispec
 	}
 	children, err := w.Handler.Handle(ctx, desc)
 	switch {
+	case errdefs.IsNotFound(connection.Native(err)) && images.IsIndexType(desc.MediaType):
+		err = checkIndex(ctx, w.of.content(), desc, err)
 	case err != nil:
 	case images.IsManifestType(desc.MediaType):
 		err = w.checkManifest(ctx, desc)

@@ -56,7 +56,7 @@ func (rs *registries) hosts(ctx context.Context, registry string, creds image.Cr
 			if t, ok := c.Transport.(*http.Transport); ok {
 				t.MaxIdleConns, t.MaxIdleConnsPerHost = perRegistry, perRegistry
 			}
-			c.Transport, c.CheckRedirect = counting{c.Transport, progress}, redirect
+			c.Transport, c.CheckRedirect = waiting{counting{c.Transport, progress}}, redirect
 			return nil
 		},
 	}

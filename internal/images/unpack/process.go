@@ -231,7 +231,7 @@ func (r request) apply(ctx context.Context, layer io.Reader) (_ answer, err erro
 	}
 	defer stream.Close()
 	digester := digest.Canonical.Digester()
-	plain := &counted{r: io.TeeReader(stream, digester.Hash())}
+	plain := &counted{r: io.TeeReader(newAhead(stream), digester.Hash())}
 	var opts []archive.ApplyOpt
 	if r.Target.Overlay {
 		opts = append(opts, archive.WithConvertWhiteout(archive.OverlayConvertWhiteout))

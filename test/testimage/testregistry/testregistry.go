@@ -126,12 +126,23 @@ func Start(t testing.TB, options ...Option) *Registry {
 // the reference to pull it by: Addr/repository:tag.
 func (r *Registry) Push(repository string, img v1.Image) (ref string) {
 	r.t.Helper()
+	return r.push(repository, func(tag name.Tag, how remote.Option) error { return remote.Write(tag, img, how) })
+}
+
+// PushIndex stores the images of several platforms, as Push does.
+func (r *Registry) PushIndex(repository string, index v1.ImageIndex) (ref string) {
+	r.t.Helper()
+	return r.push(repository, func(tag name.Tag, how remote.Option) error { return remote.WriteIndex(tag, index, how) })
+}
+
+func (r *Registry) push(repository string, write func(name.Tag, remote.Option) error) (ref string) {
+	r.t.Helper()
 	ref = r.Addr + "/" + repository
 	tag, err := name.NewTag(ref, name.StrictValidation, name.Insecure)
-	if err != nil {
-		r.t.Fatalf("push %s: %v", ref, err)
+	if err == nil {
+		err = write(tag, remote.WithTransport(direct{r.store}))
 	}
-	if err := remote.Write(tag, img, remote.WithTransport(direct{r.store})); err != nil {
+	if err != nil {
 		r.t.Fatalf("push %s: %v", ref, err)
 	}
 	return ref
