@@ -32,6 +32,8 @@ type boundedStore struct {
 	early    *earlyBlobs
 	arriving *arriving // the layers that a pull fetches
 	senders  *senders  // who sends the blobs of a pull
+	// room says why a blob of which so many bytes are to come is not fetched. It may be nil.
+	room func(ctx context.Context, size int64) error
 }
 
 // ReaderAt opens a blob.
@@ -54,6 +56,15 @@ func (s boundedStore) Writer(ctx context.Context, opts ...content.WriterOpt) (co
 	w, err := s.Store.Writer(ctx, opts...)
 	if err != nil {
 		return nil, err
+	}
+	if s.room != nil {
+		st, err := w.Status()
+		if err == nil {
+			err = s.room(ctx, o.Desc.Size-st.Offset)
+		}
+		if err != nil {
+			return nil, errors.Join(err, w.Close())
+		}
 	}
 	return blobWriter{w, s, o, s.arriving.writes(o.Desc, o.Ref, w)}, nil
 }

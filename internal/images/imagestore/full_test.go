@@ -63,7 +63,7 @@ func onSmallDisk(t *testing.T, size int, remote bool) *smallDisk {
 	d.store, err = New(connection.Through(client), Config{
 		Snapshotter:            "overlayfs",
 		MaxConcurrentDownloads: 3,
-		MaxConcurrentUnpacks:   1,
+		MaxConcurrentUnpacks:   3,
 		Owner:                  "test",
 		MountDir:               filepath.Join(cfg.State, "images"),
 		Root:                   root,
@@ -338,4 +338,21 @@ func TestOnlyAPullThatWasCutOffIsKept(t *testing.T) {
 		t.Fatal("pulled a blob that is not what its digest says")
 	}
 	d.comesBack("after the pull", before-slack)
+}
+
+// PROPERTIES 66: nothing is fetched that would not leave the reserve of the disk free, and the error
+// says how much is missing.
+func TestALayerThatWouldTakeTheReserveIsNotFetched(t *testing.T) {
+	const size = 24 << 20
+	d := onSmallDisk(t, size, false)
+	img := layersOf(t, []testimage.File{{Name: "f", Mode: 0o644, Body: noise(size)}})
+	digest, _ := blobOfLayer(t, img, 0)
+	ref := testregistry.Start(t, serving(func() string { return digest }, func(http.ResponseWriter, *http.Request) {
+		t.Error("the registry was asked for the layer")
+	})).Push("team/large:1", img)
+	_, err := d.store.Pull(t.Context(), ref, image.Credentials{}, nil)
+	if image.Kind(err) != "disk_full" || !strings.Contains(err.Error(), "stay free") {
+		t.Errorf("%s: %v", image.Kind(err), err)
+	}
+	d.comesBack("after the pull", size-4*slack)
 }

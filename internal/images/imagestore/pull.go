@@ -189,6 +189,9 @@ func (p *pulling) fromRegistry(ctx context.Context) (images.Image, error) {
 		return images.Image{}, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 	}
 	hosts := p.senders.watch(p.registries.hosts(ctx, reference.Domain(named), p.creds, p.Received))
+	blobs := boundedStore{p.client.ContentStore(), p.early, p.arriving, &p.senders, p.jobs.room}
+	fromPeers := blobs
+	fromPeers.senders = nil
 	own := newResolver(hosts)
 	own.ranges = &ranges{p.registries.shares.of(reference.Domain(named)), &p.senders}
 	resolver := askingResolver{own, p.Resolved}
@@ -198,14 +201,14 @@ func (p *pulling) fromRegistry(ctx context.Context) (images.Image, error) {
 	if p.cfg.Peers != nil {
 		handlers = append(handlers, peerFetch{
 			core:       p.core,
-			store:      boundedStore{p.client.ContentStore(), p.early, p.arriving, nil},
+			store:      fromPeers,
 			askAgain:   p.askAgain,
 			repository: shared.repository,
 			registry:   func(ctx context.Context) (remotes.Fetcher, error) { return resolver.Fetcher(ctx, named.String()) },
 			progress:   p.Received,
 		})
 	}
-	img, err := p.unpacker.containerd(p.Sink, p.arriving, &p.senders).Pull(ctx, p.ref, append(p.unpacking(),
+	img, err := p.unpacker.containerd(p.Sink, blobs).Pull(ctx, p.ref, append(p.unpacking(),
 		containerd.WithResolver(resolver),
 		containerd.WithImageHandler(images.Handlers(handlers...)),
 		containerd.WithImageHandlerWrapper(func(h images.Handler) images.Handler { return watched{h, p, shared} }),

@@ -308,3 +308,67 @@ func TestARegistryThatHangsIsNamed(t *testing.T) {
 		t.Errorf("after the blob: %s", end)
 	}
 }
+
+// Another port of the host got the bearer token of the registry, and stores like S3 answer 400 to a
+// request that is authorized twice. PROPERTIES 66.
+func TestABearerTokenStaysWithItsServer(t *testing.T) {
+	img, err := testimage.Image(v1Config())
+	try(t, err)
+	manifest, err := img.RawManifest()
+	try(t, err)
+	store := listen(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "" {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		_, _ = w.Write(manifest)
+	})
+	reg := testregistry.Start(t, testregistry.TokenAuth("me", "secret"), testregistry.Front(func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.Contains(r.URL.Path, "/blobs/") && r.Header.Get("Authorization") != "" {
+				http.Redirect(w, r, store.URL+"/bucket?X-Amz-Signature=abc", http.StatusTemporaryRedirect)
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	}))
+	fetcher, err := resolver(t, reg.Addr, image.Credentials{Username: "me", Password: "secret"}).Fetcher(t.Context(), reg.Push("team/app:1", img))
+	try(t, err)
+	r, err := fetcher.Fetch(t.Context(), ocispec.Descriptor{
+		MediaType: ocispec.MediaTypeImageLayer,
+		Digest:    digest.FromBytes(manifest),
+		Size:      int64(len(manifest)),
+	})
+	try(t, err)
+	defer r.Close()
+	if b, err := io.ReadAll(r); err != nil || string(b) != string(manifest) {
+		t.Errorf("%q, %v", b, err)
+	}
+	if asked, received := store.sent(); asked != 1 || len(received) > 0 {
+		t.Errorf("the store was asked %d times and sent %q", asked, received)
+	}
+}
+
+// Only the same scheme, name and port are the same server.
+func TestCredentialsGoToTheSameServerAlone(t *testing.T) {
+	const from = "https://registry.example/v2/"
+	for to, same := range map[string]bool{
+		"https://registry.example/other":     true,
+		"https://registry.example:443/other": true,
+		"http://registry.example/other":      false,
+		"https://registry.example:5000/":     false,
+		"https://cdn.registry.example/":      false,
+		"https://example/":                   false,
+	} {
+		first, err := http.NewRequest(http.MethodGet, from, nil)
+		try(t, err)
+		next, err := http.NewRequest(http.MethodGet, to, nil)
+		try(t, err)
+		next.Header.Set("Authorization", "Bearer secret")
+		next.Header.Set("Range", "bytes=1-")
+		try(t, redirect(next, []*http.Request{first}))
+		if got := next.Header.Get("Authorization") != ""; got != same || next.Header.Get("Range") == "" {
+			t.Errorf("%s: %v", to, next.Header)
+		}
+	}
+}

@@ -131,6 +131,21 @@ func (js *jobs) fits(ctx context.Context) bool {
 	return n <= total/keptShare && free >= min(total/reserveShare, reserve)
 }
 
+// fetchReserve is how many bytes of the disk a pull leaves free, or a fiftieth of a small disk: the
+// records of pods may be on it.
+const fetchReserve = 1 << 30
+
+// room returns why a blob of which so many bytes are to come is not fetched: it would not leave the
+// reserve free. If that cannot be told, the disk decides.
+func (js *jobs) room(ctx context.Context, size int64) error {
+	total, free, err := js.space(ctx)
+	if keep := min(total/50, fetchReserve); err == nil && free-size < keep {
+		return fmt.Errorf("%d MiB are to be fetched, %d MiB of the disk are free, and %d MiB stay free; remove images or files: %w",
+			size>>20, free>>20, keep>>20, unix.ENOSPC)
+	}
+	return nil
+}
+
 // space returns the size of the file system that blobs are on, and how much of it is free, in
 // bytes.
 func (js *jobs) space(ctx context.Context) (total, free int64, err error) {

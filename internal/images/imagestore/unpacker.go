@@ -32,16 +32,16 @@ type unpacker struct {
 // bounded returns a client on the same containerd that never reads a blob of more than maxBlob
 // bytes into memory, and gives no image a name. Layers do not pass through it: they are unpacked as
 // a stream.
-func (u *unpacker) containerd(sink image.Sink, as *arriving, from *senders) *containerd.Client {
+func (u *unpacker) containerd(sink image.Sink, blobs boundedStore) *containerd.Client {
 	c := u.client.Client()
 	snapshotters := map[string]snapshots.Snapshotter{}
 	for _, name := range append(slices.Clone(u.cfg.Snapshotters), u.cfg.Snapshotter) {
 		snapshotters[name] = trusting{c.SnapshotService(name), u.durability, name}
 	}
 	bounded, err := containerd.New("", containerd.WithDefaultNamespace(connection.Namespace), containerd.WithServices(
-		containerd.WithContentStore(boundedStore{c.ContentStore(), u.early, as, from}),
+		containerd.WithContentStore(blobs),
 		containerd.WithImageStore(nameless{c.ImageService()}),
-		containerd.WithDiffService(aloneUnpacker{c.DiffService(), c.ContentStore(), u.core, sink, as}),
+		containerd.WithDiffService(aloneUnpacker{c.DiffService(), c.ContentStore(), u.core, sink, blobs.arriving}),
 		containerd.WithLeasesService(c.LeasesService()),
 		containerd.WithNamespaceService(c.NamespaceService()),
 		containerd.WithIntrospectionService(c.IntrospectionService()),
@@ -116,7 +116,7 @@ func (u *unpacker) unpack(ctx context.Context, img images.Image, snapshotter str
 		return u.artifacts.layOut(ctx, img.Name, a, snapshotter)
 	}
 	unpacked := func() error {
-		return containerd.NewImage(u.containerd(unseen{}, nil, nil), img).Unpack(ctx, snapshotter, encryption.WithUnpackConfigApplyOpts(u.keys.decrypting))
+		return containerd.NewImage(u.containerd(unseen{}, boundedStore{Store: u.client.ContentStore(), early: u.early}), img).Unpack(ctx, snapshotter, encryption.WithUnpackConfigApplyOpts(u.keys.decrypting))
 	}
 	err = unpacked()
 	if errors.Is(err, errGoneBelow) {
