@@ -64,8 +64,7 @@
 //	jobs          the leases of pulls and imports: jobs.go, resume.go
 //	Names         names and their targets: names.go, sources.go, manifest.go, imageconfig.go
 //	registries    how registries are reached: registries.go, senders.go, ranges.go, waiting.go,
-//	              redirect.go,
-//	              documents.go
+//	              redirect.go, documents.go
 //	keys          private keys for encrypted layers: decrypt.go
 //	core          the connection and the settings: core.go, bounded.go, early.go
 //
