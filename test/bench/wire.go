@@ -156,6 +156,13 @@ func serveWire(build string, mib int) (r *wireRegistry, address string, stop fun
 		if err := remote.Write(tag, img); err != nil {
 			return fmt.Errorf("serve image %s: %w", repository, err)
 		}
+		config, err := img.ConfigName()
+		if err == nil {
+			r.blobs[config.String()], err = img.RawConfigFile()
+		}
+		if err != nil {
+			return err
+		}
 		layers, err := img.Layers()
 		for _, l := range layers {
 			d, err := l.Digest()
@@ -320,7 +327,7 @@ func (n *node) wirePull(ctx context.Context, p wirePull, r *wireRegistry, rec re
 			case <-tick.C:
 			case <-watching.Done():
 			}
-			most = max(most, n.resident())
+			most = max(most, n.memory())
 			if strings.HasPrefix(p.image, "large") { // few files, which are quickly counted
 				files, blobs := n.stored()
 				rec.printf("# series %s%s %d %d %d %d\n", p.name, rec.of, time.Since(began).Milliseconds(), r.sent.Load()-sent, files, blobs)
@@ -343,7 +350,7 @@ func (n *node) wirePull(ctx context.Context, p wirePull, r *wireRegistry, rec re
 	if err := errors.Join(err, used); err != nil {
 		return err
 	}
-	rec.line(p.name, took, "ns/op", after-before, "cpu-ns/op", most, "peak-rss-B", r.sent.Load()-sent, "wire-B")
+	rec.line(p.name, took, "ns/op", after-before, "cpu-ns/op", most, "peak-pss-B", r.sent.Load()-sent, "wire-B")
 	for _, ref := range refs {
 		if _, err := n.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}}); err != nil {
 			return about("remove image", ref, err)
@@ -352,14 +359,13 @@ func (n *node) wirePull(ctx context.Context, p wirePull, r *wireRegistry, rec re
 	return nil
 }
 
-// resident is the resident memory of the daemon and all that it has started, in bytes.
-func (n *node) resident() (sum int64) {
+// memory is the proportional memory of the daemon and all that it has started, in bytes.
+func (n *node) memory() (sum int64) {
 	b, _ := os.ReadFile(filepath.Join(n.account.dir, "cgroup.procs"))
-	for pid := range strings.Lines(string(b)) {
-		statm, _ := os.ReadFile("/proc/" + strings.TrimSpace(pid) + "/statm")
-		if f := strings.Fields(string(statm)); len(f) > 1 {
-			pages, _ := strconv.ParseInt(f[1], 10, 64)
-			sum += pages * int64(os.Getpagesize())
+	for line := range strings.Lines(string(b)) {
+		if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil {
+			pss, _, _ := readMemory(pid) // one that has ended has none
+			sum += int64(pss)
 		}
 	}
 	return sum

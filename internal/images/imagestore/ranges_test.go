@@ -90,7 +90,7 @@ func TestALargeLayerComesInPieces(t *testing.T) {
 			mu.Lock()
 			busy := now > 1
 			mu.Unlock()
-			if busy {
+			if part := r.Header.Get("Range"); busy && part != "" && !strings.HasSuffix(part, "-") {
 				w.WriteHeader(http.StatusForbidden)
 				return
 			}

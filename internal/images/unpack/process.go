@@ -229,7 +229,7 @@ func (r request) apply(ctx context.Context, layer io.Reader) (_ answer, err erro
 			return answer{}, fmt.Errorf("layer of type %s: %w", r.Descriptor.MediaType, err)
 		}
 	}
-	defer stream.Close()
+	// The stream is not closed: it may be read ahead still, and the process ends.
 	digester := digest.Canonical.Digester()
 	plain := &counted{r: io.TeeReader(newAhead(stream), digester.Hash())}
 	var opts []archive.ApplyOpt
