@@ -4,6 +4,7 @@ package daemon
 
 import (
 	"cmp"
+	"fmt"
 	"log/slog"
 	"maps"
 	"os"
@@ -24,6 +25,7 @@ import (
 	"berth/internal/host/network"
 	"berth/internal/images/image"
 	"berth/internal/images/policy"
+	"berth/internal/serve/nodeapi"
 )
 
 // health answers CRI's Status.
@@ -46,7 +48,10 @@ type health struct {
 	exact          bool // the kernel says how a process ended that somebody else reaped
 	log            *slog.Logger
 
-	seccomp         bool // this kernel has it, and profiles can be combined
+	seccomp  bool                                  // this kernel has it, and profiles can be combined
+	space    func(dir string) (total, free uint64) // 0 if it is not known
+	inMemory func() string                         // why the history is in memory alone; "" if it is not
+
 	groupsDelegated func() error
 	// notDelegated is the logged reason why control groups cannot be writable; "" if they can be.
 	notDelegated atomic.Pointer[string]
@@ -93,7 +98,7 @@ func (r *registryFiles) problems() (list []string) {
 	return list
 }
 
-func newHealth(w wings) *health {
+func newHealth(w wings, disks *nodeapi.Disks) *health {
 	where := w.cfg.Containerd.Address
 	if w.embeds() {
 		where = "embedded"
@@ -117,7 +122,10 @@ func newHealth(w wings) *health {
 		exact:          w.host.kernel.Exact(),
 		log:            w.log.Logger,
 
-		seccomp:         w.host.Seccomp && w.host.ProveSeccomp != nil,
+		seccomp:  w.host.Seccomp && w.host.ProveSeccomp != nil,
+		space:    disks.Space,
+		inMemory: w.history.recorder.InMemory,
+
 		groupsDelegated: w.host.GroupsDelegated,
 	}
 }
@@ -134,6 +142,29 @@ func (h *health) Runtime() error {
 // Network implements cri.Health.
 func (h *health) Network() error { return h.network.Status() }
 
+// leastFree is the part of a disk below which it counts as full.
+const leastFree = 0.05
+
+// fullDisk warns of a disk on which soon nothing can be put on record.
+func (h *health) fullDisk() string {
+	root := h.settings.Load().Root
+	total, free := h.space(root)
+	if total == 0 || float64(free) >= leastFree*float64(total) {
+		return ""
+	}
+	return fmt.Sprintf("the disk of %s is full: %d MiB of %d MiB are free; `berth df` has what takes the space, and on a full disk no exit is put on record",
+		root, free>>20, total>>20)
+}
+
+// forgets warns of a history that is lost with this process.
+func (h *health) forgets() string {
+	why := h.inMemory()
+	if why == "" || h.settings.Load().Timeline.MaxMiB == 0 { // that is what was asked for
+		return ""
+	}
+	return "the history is in memory alone, and lost if berth is restarted: " + why
+}
+
 // Info implements cri.Health.
 func (h *health) Info() map[string]any {
 	name, source, conf := h.network.Active()
@@ -141,7 +172,7 @@ func (h *health) Info() map[string]any {
 	warnings = append(warnings, h.preload.Problems()...)
 	warnings = append(warnings, h.policy.Problems()...)
 	warnings = append(warnings, h.registries.problems()...)
-	for _, text := range []string{h.apparmor.Warning(), h.plugins.problem()} {
+	for _, text := range []string{h.apparmor.Warning(), h.plugins.problem(), h.fullDisk(), h.forgets()} {
 		if text != "" {
 			warnings = append(warnings, text)
 		}

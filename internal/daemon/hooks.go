@@ -46,6 +46,7 @@ func openCAdvisor(b base, s *sockets, e engine, pods *asked) *cadvisor.Service {
 			s.keep(ctx, []*socket{{of: "the socket for cAdvisor", lis: lis, path: path}}, serve)
 		},
 		Link:    link,
+		CRI:     b.cfg.Address,
 		State:   b.cfg.State,
 		Cgroups: cgroups,
 		Pods:    func() cadvisor.Pods { return pods },

@@ -61,7 +61,6 @@ func (s *serving) openCRI(w wings) {
 		Tracing:    w.history.tracing,
 	})
 	w.metrics.ReadImages(w.images.service)
-	health := newHealth(w)
 	pods := w.hooks.plugins.serve(served{w.heart.core.Pods, w.containerd.reach, w.hooks.plugins})
 	s.node = &nodeapi.Node{
 		Clock:        w.clock,
@@ -76,6 +75,7 @@ func (s *serving) openCRI(w wings) {
 		Exact:        w.host.kernel.Exact(),
 		Reach:        w.containerd.reach,
 	}
+	health := newHealth(w, s.node.Disks)
 	w.metrics.ReadNode(observe.Node{
 		Pods:       func() []*runtimeapi.PodSandbox { return w.heart.core.Pods.ListPodSandbox(nil) },
 		Containers: func() []*runtimeapi.Container { return w.heart.core.Pods.ListContainers(nil) },

@@ -86,7 +86,7 @@ func (a *app) topCommand() *cobra.Command {
 		Short: "Show live what pods and containers use and do",
 		Long: "Show what pods use, what hangs and why, again and again. The arrows choose, Enter goes from a pod to its containers,\n" +
 			"from a container to what happened to it, and from there to its log; Esc goes back. Tab shows the containers of all\n" +
-			"pods instead of the pods. The keys c, m, d, n and p sort by CPU, memory, disk, name and pod; q or Ctrl-C quits.",
+			"pods instead of the pods. The keys c, m, d, n, p and t sort by CPU, memory, disk, name, pod and trouble; q or Ctrl-C quits.",
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().DurationVar(&interval, "interval", 2*time.Second, "time between two looks")

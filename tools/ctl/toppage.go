@@ -8,6 +8,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,12 +37,31 @@ type row struct {
 	cells          []string
 	cpu, mem, disk uint64
 	remark         string // the thing it waits for, or its end
+	trouble        int    // what waits comes first, then what does not run, then restarts
 }
 
 // content is the content of a page: a table or a text.
 type content struct {
 	rows []row
 	text []string
+	node string // its load and memory
+}
+
+// nodeLine describes the load and the memory of the node, on which this command runs, too.
+func nodeLine() string {
+	load, err := os.ReadFile("/proc/loadavg")
+	mem, merr := os.ReadFile("/proc/meminfo")
+	if err != nil || merr != nil {
+		return ""
+	}
+	kib := map[string]uint64{}
+	for l := range strings.Lines(string(mem)) {
+		if f := strings.Fields(l); len(f) > 1 {
+			kib[f[0]], _ = strconv.ParseUint(f[1], 10, 64)
+		}
+	}
+	return fmt.Sprintf("load %s of %d CPUs, %s of %s memory free", strings.Fields(string(load) + " -")[0], runtime.NumCPU(),
+		size(kib["MemAvailable:"]<<10), size(kib["MemTotal:"]<<10))
 }
 
 // topPage is one thing that top shows.
@@ -80,6 +101,7 @@ var orders = map[byte]struct {
 	'm': {"memory", func(a, b row) int { return cmp.Compare(b.mem, a.mem) }},
 	'd': {"disk", func(a, b row) int { return cmp.Compare(b.disk, a.disk) }},
 	'n': {"name", func(a, b row) int { return strings.Compare(lastName(a.name), lastName(b.name)) }},
+	't': {"trouble", func(a, b row) int { return cmp.Compare(b.trouble, a.trouble) }},
 	'p': {"pod", func(a, b row) int { return strings.Compare(a.name, b.name) }},
 }
 
@@ -172,6 +194,9 @@ func (p *topPage) room(screen screenSize) int {
 // wide, and there are not more lines than it has. Text from elsewhere is made visible and harmless.
 func (p *topPage) draw(screen screenSize, now time.Time) string {
 	head := fmt.Sprintf("berth top - %s - %s", now.Format(time.TimeOnly), p.title())
+	if p.node != "" {
+		head += " - " + p.node
+	}
 	if p.problem != nil {
 		head = "berth top - " + oneLine(client.Explain(p.problem).Error())
 	}
@@ -256,7 +281,7 @@ func (p *topPage) what() string {
 func (p *topPage) keys() string {
 	switch {
 	case p.kind == podsPage:
-		return " q: quit  Enter: containers  Tab: all containers  c m d n: sort by CPU memory disk name"
+		return " q: quit  Enter: containers  Tab: all containers  c m d n t: sort by CPU memory disk name trouble"
 	case p.kind == containersPage && p.of.id == "":
 		return " q: quit  Enter: timeline  Tab: pods  c m d n p: sort by CPU memory disk name pod"
 	case p.kind == containersPage:
@@ -282,7 +307,9 @@ func (p *topPage) ask(ctx context.Context, c *client.Client) (content, error) {
 		return content{}, err
 	}
 	if p.kind == podsPage {
-		return content{rows: n.pods()}, nil
+		rows := n.pods()
+		n.reasons(ctx, c, rows)
+		return content{rows: rows, node: nodeLine()}, nil
 	}
 	rows := n.containers(p.of.id)
 	for i, r := range rows {
@@ -293,7 +320,26 @@ func (p *topPage) ask(ctx context.Context, c *client.Client) (content, error) {
 			rows[i].remark = row.exit()
 		}
 	}
-	return content{rows: rows}, nil
+	return content{rows: rows, node: nodeLine()}, nil
+}
+
+// mostReasons is how many ends are asked for at one look.
+const mostReasons = 32
+
+// reasons adds the end of the container that ended last to the pods of which none runs.
+func (a around) reasons(ctx context.Context, c *client.Client, rows []row) {
+	asked := 0
+	for i, r := range rows {
+		cts := a.latest(r.id)
+		if r.remark != "" || len(cts) == 0 || asked == mostReasons || slices.ContainsFunc(cts, a.ends.runs) {
+			continue
+		}
+		last := slices.MaxFunc(cts, func(x, y *runtimeapi.Container) int { return cmp.Compare(x.GetCreatedAt(), y.GetCreatedAt()) })
+		row := containerRow{common: &common{ID: last.GetId(), State: word(last.GetState().String())}}
+		row.complete(ctx, c, nil)
+		rows[i].remark = strings.TrimSpace(last.GetMetadata().GetName() + ": " + row.exit())
+		asked++
+	}
 }
 
 // around holds the service's answers for the tables.
@@ -366,6 +412,12 @@ func (a around) pods() []row {
 			if s := a.under.about(ct.GetId(), r.name+"/"+ct.GetMetadata().GetName()); r.remark == "" && s != "" {
 				r.remark = ct.GetMetadata().GetName() + " " + s
 			}
+		}
+		if r.trouble = int(min(restarts, 1<<9)); running < len(cts) {
+			r.trouble += 1 << 10
+		}
+		if r.remark != "" {
+			r.trouble += 1 << 20
 		}
 		used := []string{"-", "-", "-"}
 		if measured {

@@ -4,6 +4,7 @@ package demo
 
 import (
 	"context"
+	_ "embed"
 	"fmt"
 	"io"
 	"os"
@@ -17,23 +18,10 @@ import (
 	"berth/tools/drill"
 )
 
-// manifest is a pod whose containers end in every way.
-const manifest = `
-apiVersion: v1
-kind: Pod
-metadata: {name: demo, namespace: default, uid: berth-demo}
-spec:
-  restartPolicy: Never
-  terminationGracePeriodSeconds: 2
-  volumes: [{name: shared, emptyDir: {}}]
-  initContainers:
-  - {name: prepare, image: IMAGE, command: [sh, -c, "echo hello from init > /shared/note"], volumeMounts: [{name: shared, mountPath: /shared}]}
-  containers:
-  - {name: ends-well, image: IMAGE, command: [sh, -c, "cat /shared/note; sleep 1"], volumeMounts: [{name: shared, mountPath: /shared}]}
-  - {name: ends-with-42, image: IMAGE, command: [sh, -c, "echo about to fail >&2; sleep 1; exit 42"]}
-  - {name: eats-memory, image: IMAGE, command: [sh, -c, "echo eating; sleep 1; exec tail /dev/zero"], resources: {limits: {memory: 24Mi}}}
-  - {name: is-stopped, image: IMAGE, command: [sh, -c, "trap 'echo stopping; exit 0' TERM; echo serving; while :; do sleep 0.05; done"]}
-`
+// manifest is a pod whose containers end in every way. contrib/pods/demo.yaml is the same.
+//
+//go:embed pod.yaml
+var manifest string
 
 // end is how a container has to end.
 type end struct{ name, how string }
@@ -51,13 +39,15 @@ var expected = []end{
 
 // show runs the pod and prints how its containers end.
 func show(ctx context.Context, s *service) error {
-	text, expected := strings.ReplaceAll(manifest, "IMAGE", Name), expected
+	_, pod, _ := strings.Cut(manifest, "apiVersion") // without the comment
+	text, expected := "apiVersion"+strings.ReplaceAll(pod, "IMAGE", Name), expected
 	if !canLimitMemory() {
 		fmt.Fprintln(s.Out, "memory cannot be limited, as no memory controller was delegated: no container runs out of it")
 		text = strings.Join(slices.DeleteFunc(strings.SplitAfter(text, "\n"), func(line string) bool { return strings.Contains(line, eatsMemory) }), "")
 		expected = slices.DeleteFunc(slices.Clone(expected), func(e end) bool { return e.name == eatsMemory })
 	}
-	pod := filepath.Join(s.dir, "pod.yaml")
+	fmt.Fprintf(s.Out, "this pod is run:\n\n%s\n", text)
+	pod = filepath.Join(s.dir, "pod.yaml")
 	if err := os.WriteFile(pod, []byte(text), 0o600); err != nil {
 		return err
 	}

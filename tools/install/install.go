@@ -38,6 +38,35 @@ type file struct {
 	body   []byte
 	mode   fs.FileMode
 	config bool // one that exists stays
+	says   string
+}
+
+// The settings of a host that are not in the archive.
+const (
+	crictlFile = "/etc/crictl.yaml"
+	crictl     = "runtime-endpoint: unix:///run/berth/berth.sock\nimage-endpoint: unix:///run/berth/berth.sock\ntimeout: 10\n"
+
+	driverFile = "/etc/berth/conf.d/10-systemd-cgroup.toml"
+	driver     = "# systemd runs on this host: the kubelet needs cgroupDriver: systemd, which is its default with kubeadm.\n" +
+		"[runtimes.runc]\nsystemd_cgroup = true\n"
+)
+
+// ofHost returns the settings of this host: the socket for crictl, if it has none, and where systemd
+// runs, the cgroup driver. The driver of a node that has pods is not changed, so an upgrade leaves
+// it; nor is that of a configuration that is there already.
+func (o Options) ofHost(m *manifest) []file {
+	files := []file{{path: crictlFile, body: []byte(crictl), mode: 0o644, config: true, says: "leads crictl to berth"}}
+	_, err := os.Lstat(o.on("/etc/berth"))
+	if first := len(m.sums) == 0 && errors.Is(err, fs.ErrNotExist); o.Systemctl != nil && (first || m.sums[driverFile] != nil) {
+		files = append(files, file{
+			path:   driverFile,
+			body:   []byte(driver),
+			mode:   0o600,
+			config: true,
+			says:   "sets systemd_cgroup, because systemd runs here; the kubelet needs cgroupDriver: systemd",
+		})
+	}
+	return files
 }
 
 // Install installs. After an error it can be called again.
@@ -53,6 +82,7 @@ func Install(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
+	files = append(files, o.ofHost(m)...)
 	if err := o.allowed(m, files); err != nil {
 		return err
 	}
@@ -68,6 +98,11 @@ func Install(ctx context.Context, o Options) error {
 		return nil
 	}
 	fmt.Fprintf(o.Out, "berth is installed under %s\n", filepath.Join(o.Root, o.Prefix))
+	for _, f := range files {
+		if f.says != "" && m.sums[f.path] != nil {
+			fmt.Fprintf(o.Out, "%s %s\n", f.path, f.says)
+		}
+	}
 	if err := o.restart(ctx); err != nil {
 		return err
 	}

@@ -142,6 +142,36 @@ func TestUninstallLeavesNothing(t *testing.T) {
 	refused(t, h.uninstall(t), "has installed nothing")
 }
 
+// crictl without a configuration asked a socket that is for cAdvisor, and the default driver was not
+// that of a node with systemd. Both are set once, said, and left to whoever has set them.
+func TestTheSettingsOfTheHostAreWrittenOnce(t *testing.T) {
+	h := newHost(t)
+	h.must(t, tree(t, "1"))
+	for path, want := range map[string]string{crictlFile: crictl, driverFile: driver} {
+		if got := read(t, h.on(path)); got != want || !strings.Contains(h.out.String(), path) {
+			t.Errorf("%s is %q, and it says %s", path, got, &h.out)
+		}
+	}
+	// An upgrade of a node whose driver was not set does not set it.
+	for name, before := range map[string]string{"crictl has a configuration": crictlFile, "berth has one": "/etc/berth/config.toml"} {
+		h := newHost(t)
+		write(t, h.on(before), "mine", 0o600)
+		h.must(t, tree(t, "1"))
+		if read(t, h.on(before)) != "mine" || strings.Contains(h.out.String(), before) {
+			t.Errorf("%s: %s", name, &h.out)
+		}
+		if _, err := os.Stat(h.on(driverFile)); (err == nil) != (before == crictlFile) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	h = newHost(t)
+	h.Systemctl = nil
+	h.must(t, tree(t, "1"))
+	if _, err := os.Stat(h.on(driverFile)); err == nil {
+		t.Error("the driver is set without systemd")
+	}
+}
+
 // An upgrade replaces what it wrote, removes what the new version lacks, restarts a berth that runs,
 // and leaves the configuration.
 func TestAnUpgrade(t *testing.T) {

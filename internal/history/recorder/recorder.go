@@ -7,6 +7,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -58,6 +59,8 @@ type Recorder struct {
 	next    uint64  // the number of the next entry
 	crashes []crash // to be looked into
 
+	failing atomic.Pointer[string] // why the history is in memory alone; nil: it is not
+
 	added   chan struct{} // an entry was added
 	waiting chan struct{} // an entry waits to be written
 	keep    chan keep
@@ -65,6 +68,17 @@ type Recorder struct {
 
 	seeing  *semaphore.Weighted // questions for what a container was last
 	reading *semaphore.Weighted // answers that wait for the disk
+}
+
+// InMemory returns why the history is in memory alone and lost with this process, or "".
+func (r *Recorder) InMemory() string {
+	if why := r.failing.Load(); why != nil {
+		return *why
+	}
+	if r.ring == nil {
+		return "timeline.max_mib is 0"
+	}
+	return ""
 }
 
 // Open opens the ring and reads its end. It never fails: what is wrong with the directory is logged,

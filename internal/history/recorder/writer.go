@@ -79,6 +79,11 @@ func (r *Recorder) write(ctx context.Context) {
 		for _, k := range waits {
 			k <- kept
 		}
+		r.failing.Store(nil)
+		if err != nil {
+			why := err.Error()
+			r.failing.Store(&why)
+		}
 		switch {
 		case err != nil && !failed:
 			r.cfg.Log.Warn("the history cannot be written, it goes on in memory", "dir", r.cfg.Dir, "err", err)

@@ -18,6 +18,8 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/emptypb"
 
@@ -34,7 +36,7 @@ func (s *Service) serve(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	server := grpc.NewServer(grpc.UnaryInterceptor(s.guard))
+	server := grpc.NewServer(grpc.UnaryInterceptor(s.guard), grpc.UnknownServiceHandler(s.elsewhere))
 	containersapi.RegisterContainersServer(server, containers{s: s})
 	tasksapi.RegisterTasksServer(server, tasks{s: s})
 	versionapi.RegisterVersionServer(server, version{s: s})
@@ -54,6 +56,13 @@ func (s *Service) serve(ctx context.Context) error {
 		return fmt.Errorf("serve cAdvisor at %s: %w", s.socket(), err)
 	}
 	return nil
+}
+
+// elsewhere answers clients of CRI, such as crictl without a configuration, whose first guess is the
+// link.
+func (s *Service) elsewhere(any, grpc.ServerStream) error {
+	return status.Errorf(codes.Unimplemented, "this socket of berth is for the cAdvisor in the kubelet alone; CRI is served on unix://%s: "+
+		"name that, for crictl as runtime-endpoint and image-endpoint in /etc/crictl.yaml", s.cfg.CRI)
 }
 
 // guard turns errors into gRPC errors, and a panic of one call into its error.

@@ -4,6 +4,7 @@ package cadvisor
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	containersapi "github.com/containerd/containerd/api/services/containers/v1"
@@ -58,6 +59,10 @@ func TestCAdvisorGetsWhatItNeeds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
+	// crictl without a configuration comes here first.
+	if _, err := runtimeapi.NewRuntimeServiceClient(conn).Version(t.Context(), &runtimeapi.VersionRequest{}); err == nil || !strings.Contains(err.Error(), "/etc/crictl.yaml") {
+		t.Errorf("a client of CRI is told: %v", err)
+	}
 	for id, want := range map[string]struct {
 		kind   string
 		image  string

@@ -46,6 +46,8 @@ type Config struct {
 	Cgroups string
 	Pods    func() Pods // made after the service
 	Runtime Runtime
+	// CRI is the socket of CRI, which clients of CRI are told that come here.
+	CRI string
 	// Version answers clients that ask for containerd's version.
 	Version string
 	Log     *slog.Logger
