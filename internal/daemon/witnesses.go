@@ -40,6 +40,7 @@ func (cgroups) Of(pid uint32) (string, error)                 { return cgroup.Of
 func (cgroups) Dir(path string) string                        { return cgroup.Dir(path) }
 func (cgroups) OOMKills(dir string) (uint64, error)           { return cgroup.OOMKills(dir) }
 func (cgroups) OOMKillsBelow(dir string) (uint64, error)      { return cgroup.OOMKillsBelow(dir) }
+func (cgroups) Delegate(dir string, uid int) error            { return cgroup.Delegate(dir, uid) }
 func (cgroups) KillAll(ctx context.Context, dir string) error { return cgroup.KillAll(ctx, dir) }
 func (cgroups) ThawAll(dir string) (thawed bool, err error)   { return cgroup.ThawAll(dir) }
 func (cgroups) Force(dir string, p pidfd.Process) (held string, err error) {

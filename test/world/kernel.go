@@ -266,6 +266,7 @@ func (c cgroups) KillAll(ctx context.Context, dir string) error {
 }
 
 // ThawAll implements pod.Cgroups: nothing is frozen.
+func (c cgroups) Delegate(string, int) error              { return nil }
 func (c cgroups) ThawAll(string) (thawed bool, err error) { return false, nil }
 
 // Force implements pod.Cgroups.

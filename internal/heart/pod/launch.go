@@ -34,6 +34,9 @@ func (l *launcher) run(ctx context.Context, u *unit) (proc state.Process, made p
 		return proc, made, err
 	}
 	u.move(stageMade)
+	if err := l.processes.delegate(u, proc.Cgroup); err != nil {
+		return proc, made, err
+	}
 	if err := l.ready.check(ctx, u); err != nil {
 		return proc, made, err
 	}

@@ -293,6 +293,8 @@ type Cgroups interface {
 	// Unnoticed reports whether there are groups below the group of whose OOM kills berth is not
 	// notified.
 	Unnoticed(dir string) bool
+	// Delegate gives a user of this host the group, as far as the kernel lets groups be given.
+	Delegate(dir string, uid int) error
 	KillAll(ctx context.Context, dir string) error
 	// Force does all that can be done for the end of a process that was killed and has not ended.
 	// It thaws the group and all groups below it, and kills their processes, and all others that

@@ -15,6 +15,7 @@ import (
 	"berth/internal/base/retry"
 	"berth/internal/heart/state"
 	"berth/internal/host/pidfd"
+	"berth/internal/host/spec"
 )
 
 // processes asks the kernel about the processes of units: pidfds and control groups. Nothing here
@@ -59,6 +60,19 @@ func (p *processes) watch(u *unit, pid uint32) (state.Process, error) {
 	}
 	p.ooms.notePod(u, &proc)
 	return proc, nil
+}
+
+// delegate gives the control group of a container that asked for that to the user of its process, as
+// that user is on the host. It is called before the process runs the program.
+func (p *processes) delegate(u *unit, group string) error {
+	if u.container == nil || !spec.OwnsGroup(u.container.Config) || group == "" {
+		return nil
+	}
+	uid := u.now().Applied.GetUID()
+	if ids, ok := spec.UserNamespace(u.pod.sandbox.Config); ok {
+		uid += int64(ids.UID)
+	}
+	return p.cgroups.Delegate(group, int(uid))
 }
 
 // follow makes the kernel watch the process of u, unless u was removed: a caller that found u

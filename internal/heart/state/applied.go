@@ -18,6 +18,14 @@ type Applied struct {
 	Resources *runtimeapi.LinuxContainerResources
 }
 
+// GetUID returns the user of the container's process in its user namespace; 0 if it is not known.
+func (a *Applied) GetUID() int64 {
+	if a == nil {
+		return 0
+	}
+	return a.User.GetUid()
+}
+
 // appliedOnDisk holds the messages as protobuf, so that a field of a later CRI is kept.
 type appliedOnDisk struct {
 	User      []byte `json:"user,omitempty"`

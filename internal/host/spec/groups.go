@@ -70,6 +70,18 @@ func askedGroups(sec *runtimeapi.LinuxContainerSecurityContext) (asked struct {
 	return asked, nil
 }
 
+// OwnsGroup reports whether a container asks for its own control group, writable. Its group is to belong
+// to its user.
+func OwnsGroup(cfg *runtimeapi.ContainerConfig) bool {
+	sec := cfg.GetLinux().GetSecurityContext()
+	asked, err := askedGroups(sec)
+	hidden := !sec.GetPrivileged()
+	if asked.namespace != nil {
+		hidden = asked.namespace.GetMode() == inContainer
+	}
+	return err == nil && hidden && asked.mount == cri138.CgroupMountMode_CGROUP_MOUNT_MODE_READ_WRITE
+}
+
 // viewGroups returns how a container sees control groups on this host. By default a container that
 // is not privileged has a cgroup namespace with cgroup v2, and none with cgroup v1, whose controllers
 // are mounted from the host's tree. They are writable by default if it is privileged.
