@@ -65,9 +65,9 @@ func (w gated) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// PROPERTIES 66: the power is cut at each of twenty places of a pull whose layers are unpacked while
-// they arrive, three times with CUTS=60. No image that is listed then has a wrong file, and the next
-// pull makes it whole from what is on the disk.
+// PROPERTIES 66: the power is cut at each of twenty places of a pull whose layers are unpacked
+// while they arrive, three times with CUTS=60. No image that is listed then has a wrong file, and
+// the next pull makes it whole from what is on the disk.
 func TestAPowerCutWhileALayerArrivesMakesNoImageWrong(t *testing.T) {
 	d := newDisk(t, fileSystem())
 	im, img := makeImage(t, t.TempDir(), "localhost/arrives:1", 7)

@@ -5,11 +5,15 @@ package imagestore
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"net/http"
+	"path"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -151,5 +155,53 @@ func TestALayerThatLiesAtItsLastByteLeavesNothing(t *testing.T) {
 				return nil
 			})
 		})
+	}
+}
+
+// More layers that do not come any further than are unpacked at a time hold up no image that comes.
+// PROPERTIES 66.
+func TestLayersThatHangHoldUpNoOtherImage(t *testing.T) {
+	i, _ := parallelStore(t)
+	var hang sync.Map // digests
+	reg := testregistry.Start(t, testregistry.Front(func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			blob, ok := hang.Load(path.Base(r.URL.Path))
+			if !ok || r.Method != http.MethodGet {
+				next.ServeHTTP(w, r)
+				return
+			}
+			b := blob.([]byte)
+			w.Header().Set("Content-Length", strconv.Itoa(len(b)))
+			_, _ = w.Write(b[:len(b)/2])
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		})
+	}))
+	ctx, cancel := context.WithCancel(t.Context())
+	var pulls sync.WaitGroup
+	defer pulls.Wait()
+	defer cancel()
+	begun := &layerCount{}
+	for n := range max(3, runtime.NumCPU()) + 1 {
+		img := layersOf(t, []testimage.File{{Name: strconv.Itoa(n), Mode: 0o644, Body: noise(4 << 20)}})
+		digest, blob := blobOfLayer(t, img, 0)
+		ref := reg.Push(fmt.Sprintf("team/hangs:%d", n), img)
+		hang.Store(digest, blob)
+		pulls.Go(func() { _, _ = i.Pull(ctx, ref, image.Credentials{}, begun) })
+	}
+	for left := true; left; time.Sleep(time.Millisecond) { // until all of them have come as far as they do
+		st, err := i.client.ContentStore().ListStatuses(connection.Namespaced(t.Context()))
+		try(t, err)
+		far := 0
+		for _, s := range st {
+			if s.Offset > 0 {
+				far++
+			}
+		}
+		left = far <= max(3, runtime.NumCPU())
+	}
+	pulled(t, i, reg.Push("team/app:1", layersOf(t, []testimage.File{{Name: "f", Mode: 0o644, Body: noise(1 << 20)}})))
+	if begun.begun.Load() > 0 {
+		t.Error("a layer that hangs counts as one that is unpacked")
 	}
 }

@@ -340,8 +340,8 @@ func TestOnlyAPullThatWasCutOffIsKept(t *testing.T) {
 	d.comesBack("after the pull", before-slack)
 }
 
-// PROPERTIES 66: nothing is fetched that would not leave the reserve of the disk free, and the error
-// says how much is missing.
+// PROPERTIES 66: nothing is fetched that would not leave the reserve of the disk free, and the
+// error says how much is missing.
 func TestALayerThatWouldTakeTheReserveIsNotFetched(t *testing.T) {
 	const size = 24 << 20
 	d := onSmallDisk(t, size, false)

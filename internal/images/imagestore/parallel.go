@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // This file and arriving.go hold a trick whole: layers that are unpacked beside each other, and
-// while they arrive. It relies on two behaviours that containerd does not promise: its unpacker asks
-// for a layer that is apart from those below with one overlay mount that has no lower directory, and
-// its content store writes a blob into a file of which it notes the reference. The setting
+// while they arrive. It relies on two behaviours that containerd does not promise: its unpacker
+// asks for a layer that is apart from those below with one overlay mount that has no lower
+// directory, and its content store writes a blob into a file, of which it notes the reference. The
+// setting
 // image.max_concurrent_unpacks turns it off with 1. Delete when containerd's own differ leaves a
 // directory that a layer lacks as the layers below have it:
 // https://github.com/containerd/containerd/pull/12332.
