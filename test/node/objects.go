@@ -220,11 +220,19 @@ func (n *Node) Exact() bool {
 
 // Bundle is containerd's directory of a container's or pod's task.
 func (n *Node) Bundle(id string) string {
-	state := n.Dir + "/run/containerd"
+	return n.containerdState() + "/io.containerd.runtime.v2.task/k8s.io/" + id
+}
+
+// ShimBundle is containerd's directory of the shim of a pod without a process.
+func (n *Node) ShimBundle(pod string) string {
+	return n.containerdState() + "/io.containerd.sandbox.controller.v1.shim/k8s.io/" + pod
+}
+
+func (n *Node) containerdState() string {
 	if n.external != "" {
-		state = n.Dir + "/c"
+		return n.Dir + "/c"
 	}
-	return state + "/io.containerd.runtime.v2.task/k8s.io/" + id
+	return n.Dir + "/run/containerd"
 }
 
 // Processes are the command lines of the processes in the pods' groups.

@@ -171,6 +171,22 @@ func (n *Node) Shims() map[string]int {
 	return found
 }
 
+// ShimOf is the pid of the shim that serves a pod, which may be one that several pods share; 0 for
+// none.
+func (n *Node) ShimOf(pod string) int {
+	shims := n.Shims()
+	if pid, ok := shims[pod]; ok {
+		return pid
+	}
+	b, _ := os.ReadFile(n.ShimBundle(pod) + "/config.json")
+	for id, pid := range shims {
+		if bytes.Contains(b, []byte(`"`+id+`"`)) {
+			return pid
+		}
+	}
+	return 0
+}
+
 // ProcessOver reports whether a process has ended, whether or not its parent has waited for it.
 func ProcessOver(pid int) bool {
 	_, err := os.Stat(fmt.Sprintf("/proc/%d/ns/mnt", pid))

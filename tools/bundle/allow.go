@@ -102,6 +102,8 @@ func allowEnd(e event.Event) event.Event {
 		return event.EndHeld{By: other, Since: e.Since, Err: cause(e.Err)}
 	case event.LeftoversRemain:
 		return event.LeftoversRemain{Err: cause(e.Err)}
+	case event.ReleasedAroundShim:
+		return event.ReleasedAroundShim{Shim: other, Err: cause(e.Err)}
 	case event.LeftoversNotKilled:
 		return event.LeftoversNotKilled{Err: cause(e.Err)}
 	case event.PluginsNotNotified:

@@ -241,6 +241,16 @@ type LeftoversNotKilled struct {
 
 func (e LeftoversNotKilled) line() Line { return warn(Berth, "leftover processes not killed", e.Err) }
 
+// ReleasedAroundShim reports that an object was removed without its shim, which hangs or cannot.
+type ReleasedAroundShim struct {
+	Shim string `json:"shim"`
+	Err  string `json:"err"`
+}
+
+func (e ReleasedAroundShim) line() Line {
+	return warn(Berth, "object removed without its shim", e.Err, slog.String("shim", e.Shim))
+}
+
 // PluginsNotNotified reports that no hook is called for an end, because those before hang.
 type PluginsNotNotified struct {
 	// Waiting is for how many ends hooks have not answered.

@@ -41,6 +41,7 @@ var kinds = []Event{
 	EndHeld{},
 	LeftoversRemain{},
 	LeftoversNotKilled{},
+	ReleasedAroundShim{},
 	PluginsNotNotified{},
 	OOMKillSurvived{},
 	OOMKillReported{},

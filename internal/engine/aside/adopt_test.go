@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/base/connection"
+	"berth/internal/engine/shims"
 )
 
 // PROPERTIES 17: a task whose shim answered again was given up when it could not be loaded at the
@@ -171,7 +172,7 @@ func TestLeaveGivesHiddenBundlesTheirNamesBack(t *testing.T) {
 	}
 	defer l.Close()
 	bootstrap := `{"version":3,"protocol":"ttrpc","address":"unix://` + l.Addr().String() + `"}`
-	for _, name := range []string{"c1", asidePrefix + "c2"} {
+	for _, name := range []string{"c1", shims.AsidePrefix + "c2"} {
 		if err := os.MkdirAll(filepath.Join(bundles, name), 0o700); err != nil {
 			t.Fatal(err)
 		}

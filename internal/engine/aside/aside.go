@@ -27,6 +27,7 @@ import (
 
 	"berth/internal/base/connection"
 	"berth/internal/base/processors"
+	"berth/internal/engine/shims"
 )
 
 const (
@@ -34,8 +35,6 @@ const (
 	// sandboxPart starts shims that are sandboxes.
 	sandboxPart = "io.containerd.sandbox.controller.v1.shim"
 
-	// asidePrefix hides a bundle: containerd passes over names that begin with a dot.
-	asidePrefix = ".aside-"
 	// joinableVersion is the version of a shim's API from which on containerd needs no more than
 	// the address of a shim to take up a task in it.
 	joinableVersion = 3
@@ -95,7 +94,7 @@ type Task struct {
 
 // Bundle returns the path of the bundle by its own name.
 func (h *Task) Bundle() string { return filepath.Join(h.Dir, h.ID) }
-func (h *Task) path() string   { return filepath.Join(h.Dir, asidePrefix+h.ID) }
+func (h *Task) path() string   { return filepath.Join(h.Dir, shims.AsidePrefix+h.ID) }
 
 // gone reports whether the bundle is gone.
 func (h *Task) gone() bool {
@@ -205,7 +204,7 @@ func find(life context.Context, state string, leave bool) (*Tasks, error) {
 			return nil, errors.Join(fmt.Errorf("look for tasks: %w", err), g.Wait())
 		}
 		for _, e := range entries {
-			id, _ := strings.CutPrefix(e.Name(), asidePrefix) // hidden by a server that was killed
+			id, _ := strings.CutPrefix(e.Name(), shims.AsidePrefix) // hidden by a server that was killed
 			if e.IsDir() && !strings.HasPrefix(id, ".") {
 				path := filepath.Join(dir, e.Name())
 				h := &Task{ID: id, Dir: dir, Pod: podOf(path), asked: make(chan struct{})}

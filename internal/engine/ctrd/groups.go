@@ -24,8 +24,10 @@ const (
 	socketAnnotation = "io.containerd.runc.v2.group"
 	// groupTimeout is how long the shim of a group may take to answer when a pod is to join it.
 	groupTimeout = 500 * time.Millisecond
-	// groupStartTimeout is how long a pod may take to come to the shim of its group, which has just
-	// answered, or is started for it.
+	// groupJoinTimeout is how long a pod may take to come to the shim of its group, which has just
+	// answered: one that is out of descriptors answers, and takes no new connection.
+	groupJoinTimeout = 5 * time.Second
+	// groupStartTimeout is how long it may take if the shim is started for it.
 	groupStartTimeout = 20 * time.Second
 )
 
@@ -41,7 +43,7 @@ func (c *Containerd) JoinGroup(ctx context.Context, id string, h pod.Handler) st
 	}
 	for {
 		group, other := c.shims.Join(id, kindOf(h), h.ShimPods)
-		if other == "" || c.answers(ctx, other) {
+		if other == "" || c.answers(ctx, other, groupTimeout) {
 			return group
 		}
 		c.log.Warn("shared shim does not answer: no other pod joins it", "group", group, "pod", other)
@@ -70,11 +72,17 @@ func (c *Containerd) sparing(ctx context.Context, id string, h pod.Handler) stri
 	return program
 }
 
-// answers reports whether the shim of a pod answers. One that is known to hang is not asked, and
-// does not. If the question is impossible for another reason, such as the absence of containerd,
+// Hangs reports whether the shim that a pod shares with others runs and does not answer. No question
+// about a container is asked: one whose OCI runtime is slow keeps its shim from no other answer.
+func (c *Containerd) Hangs(ctx context.Context, id string) bool {
+	return c.shims.Key(id) != id && !c.shims.HasEnded(id) && !c.answers(ctx, id, taskTimeout)
+}
+
+// answers reports whether the shim of a pod answers in time. One that is known to hang is not asked,
+// and does not. If the question is impossible for another reason, such as the absence of containerd,
 // that proves nothing about the shim: the next step will fail with it.
-func (c *Containerd) answers(ctx context.Context, id string) bool {
-	ctx, cancel := context.WithTimeout(connection.Namespaced(context.WithoutCancel(ctx)), groupTimeout)
+func (c *Containerd) answers(ctx context.Context, id string, most time.Duration) bool {
+	ctx, cancel := context.WithTimeout(connection.Namespaced(context.WithoutCancel(ctx)), most)
 	defer cancel()
 	_, err := askShim(ctx, c, id, func(ctx context.Context) (struct{}, error) {
 		_, err := sandboxer{c, shimController}.controller().Status(ctx, id, false)
@@ -84,10 +92,13 @@ func (c *Containerd) answers(ctx context.Context, id string) bool {
 		return false
 	}
 	err = connection.Native(err)
-	// An external containerd has the same deadline, and may report its passing a moment before ctx
-	// ends here.
-	late := ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) || errdefs.IsDeadlineExceeded(err)
-	return err == nil || !late && !says(err, hungUp, id)
+	return err == nil || !isLate(ctx, err) && !says(err, hungUp, id)
+}
+
+// isLate reports whether an error means that ctx has ended. The other side of a call has the same
+// deadline, and may report its passing a moment before ctx ends here.
+func isLate(ctx context.Context, err error) bool {
+	return ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) || errdefs.IsDeadlineExceeded(err)
 }
 
 // RejoinGroup notes the group that an earlier berth has chosen for a pod. It is called for each pod

@@ -220,7 +220,7 @@ func TestAPodJoinsNoShimThatIsKnownToHang(t *testing.T) {
 	n.setAside = asked
 	try(t, n.end(thisID))
 	absent := New(connection.Absent(errors.New("it is starting")), Config{Owner: "owner", Shims: n.shims, Logger: n.log})
-	if !absent.answers(t.Context(), thisID) {
+	if !absent.answers(t.Context(), thisID, groupTimeout) {
 		t.Error("a group is closed since containerd is away")
 	}
 }

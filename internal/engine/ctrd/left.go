@@ -16,12 +16,16 @@ import (
 	"berth/internal/engine/shims"
 )
 
-// EndLeft ends and removes the remains on the node of a container's start that neither containerd
-// nor its shim knows. A shim keeps its state of a container until it is asked to delete it, even
-// while another start of that container fails half-way: it deletes nothing of that one then. If
-// nothing is left, it succeeds.
+// EndLeft ends and removes all that the node has of a task, or of a pod's place in a shim, of which
+// neither containerd nor the shim can be asked. A shim keeps its state of a container until it is
+// asked to delete it, even while another start of that container fails half-way: it deletes nothing
+// of that one then. If nothing is left, it succeeds.
 func (c *Containerd) EndLeft(ctx context.Context, id string) error {
-	return c.endLeft(connection.Namespaced(ctx), id)
+	err := c.endLeft(connection.Namespaced(ctx), id)
+	if err == nil {
+		c.shims.Leave(id)
+	}
+	return err
 }
 
 // endLeft ends the remains on the node of a task that containerd does not know. The container

@@ -3,6 +3,8 @@
 package ctrd
 
 import (
+	"crypto/rand"
+	"encoding/hex"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,10 +15,15 @@ import (
 	"berth/internal/engine/shims"
 )
 
-var (
-	thisID  = strings.Repeat("0123456789abcdef", 4)
-	otherID = strings.Repeat("fedcba9876543210", 4)
-)
+// IDs that no other process uses: the tests of two rooms run at the same time, and the search for
+// what a task has left ends every shim on the machine that has its ID.
+var thisID, otherID = newID(), newID()
+
+func newID() string {
+	b := make([]byte, 32)
+	_, _ = rand.Read(b)
+	return hex.EncodeToString(b)
+}
 
 func try(t *testing.T, err error) {
 	t.Helper()

@@ -48,8 +48,12 @@ func (c *Containerd) StartShim(ctx context.Context, r pod.SandboxRequest) error 
 	s := sandboxer{c, shimController}
 	if r.Group != "" {
 		r.Spec = inGroup(r.Spec, r.Group)
+		most := groupStartTimeout
+		if c.shims.Knows(r.ID) && !c.shims.HasEnded(r.ID) {
+			most = groupJoinTimeout
+		}
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, groupStartTimeout)
+		ctx, cancel = context.WithTimeout(ctx, most)
 		defer cancel()
 		done, err := c.starts.enter(ctx, r.Group)
 		if err != nil {
@@ -73,7 +77,7 @@ func (c *Containerd) StartShim(ctx context.Context, r pod.SandboxRequest) error 
 	for began := time.Now(); err != nil && time.Since(began) < forgetTimeout && (s.lost(ctx, r.ID, err) || s.missed(ctx, r, err)); {
 		err = connection.Native(s.controller().Create(connection.Namespaced(ctx), o, opts...))
 	}
-	if err != nil && r.Group != "" && ctx.Err() != nil {
+	if err != nil && r.Group != "" && isLate(ctx, err) {
 		c.shims.Close(r.Group) // it has begun to hang: the next attempt gets another group
 	}
 	if err != nil {

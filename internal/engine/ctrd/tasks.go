@@ -100,6 +100,9 @@ func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32,
 	if err != nil && r.SnapshotKey != "" && says(err, notThere, r.ID) {
 		return 0, fmt.Errorf("create task %s: %w: %w", r.ID, pod.ErrLayerLost, connection.Native(err))
 	}
+	if err != nil && r.Pod != "" && says(err, noSocket, r.Pod) && !c.shims.HasEnded(r.Pod) {
+		return 0, fmt.Errorf("create task %s: shim %s of its pod has lost its socket, recreate the pod: %w: %w", r.ID, c.shims.Key(r.Pod), errdefs.ErrFailedPrecondition, connection.Native(err))
+	}
 	if err != nil {
 		return 0, fmt.Errorf("create task %s: %w", r.ID, connection.Native(err))
 	}

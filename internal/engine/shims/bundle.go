@@ -30,13 +30,17 @@ const TaskDir = "/io.containerd.runtime.v2.task/" + connection.Namespace + "/"
 // SandboxDir is the directory of the bundles of shims that are sandboxes, beside TaskDir.
 const SandboxDir = "/io.containerd.sandbox.controller.v1.shim/" + connection.Namespace + "/"
 
+// AsidePrefix hides a bundle: containerd passes over names that begin with a dot.
+const AsidePrefix = ".aside-"
+
 // removeBundle removes the bundle of a task that containerd does not know any more, in directories
 // that bundlesBelow has returned: containerd's clean-up after a dead shim can be cut short, and
 // containerd does not try again before its next start. A bundle that containerd could not remove to
-// the end is called .ID, and is in the way of the removal of the next one.
+// the end is called .ID, and is in the way of the removal of the next one. One that is hidden from
+// a containerd that starts begins with AsidePrefix.
 func removeBundle(id string, dirs []string) error {
 	for _, dir := range dirs {
-		for _, name := range []string{id, "." + id} {
+		for _, name := range []string{id, "." + id, AsidePrefix + id} {
 			if err := removeBundleAt(filepath.Join(dir, name), id); err != nil {
 				return fmt.Errorf("remove the bundle of %s: %w", id, err)
 			}

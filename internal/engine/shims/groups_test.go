@@ -71,7 +71,7 @@ func TestASharedShimIsEndedWithItsLastPod(t *testing.T) {
 	join(t, s, "third", 3)
 	shim, child, _ := startShim(t, group)
 	s.Remember(otherID, child)
-	if !s.knows(thisID) || s.HasEnded(thisID) {
+	if !s.Knows(thisID) || s.HasEnded(thisID) {
 		t.Fatal("the shim of the group is not known as that of each pod")
 	}
 	if _, other := join(t, s, "fourth", 4); other == "" {
@@ -200,7 +200,7 @@ func TestTwoPodsThatLeaveAtOnceLeaveNoDescriptor(t *testing.T) {
 				t.Errorf("the end of %s was not cut off: %v", pod, err)
 			}
 		})
-		for s.knows(pod) { // until End waits for it
+		for s.Knows(pod) { // until End waits for it
 			runtime.Gosched()
 		}
 	}

@@ -4,6 +4,8 @@ package shims
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -19,10 +21,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var (
-	thisID  = strings.Repeat("0123456789abcdef", 4)
-	otherID = strings.Repeat("fedcba9876543210", 4)
-)
+// IDs that no other process uses: the tests of two rooms run at the same time, and the search for
+// what a task has left ends every shim on the machine that has its ID.
+var thisID, otherID = newID(), newID()
+
+func newID() string {
+	b := make([]byte, 32)
+	_, _ = rand.Read(b)
+	return hex.EncodeToString(b)
+}
 
 // node returns a Shims that knows of none.
 func node() *Shims { return New(Config{Logger: slog.New(slog.DiscardHandler)}) }
@@ -184,11 +191,11 @@ func TestTheShimOfAPodIsEnded(t *testing.T) {
 			defer s.Wait()
 			shim, child, end := startShim(t, thisID)
 			s.Remember(otherID, child)
-			if s.knows(otherID) {
+			if s.Knows(otherID) {
 				t.Error("the shim of one pod was taken for that of another")
 			}
 			s.Remember(thisID, child)
-			if !s.knows(thisID) {
+			if !s.Knows(thisID) {
 				t.Fatal("the shim was not recognised as the parent of its child")
 			}
 			if !tt.remain {
@@ -199,7 +206,7 @@ func TestTheShimOfAPodIsEnded(t *testing.T) {
 			if killed := shim.ProcessState.ExitCode() < 0; killed != tt.remain {
 				t.Errorf("killed: %v", killed)
 			}
-			if s.knows(thisID) {
+			if s.Knows(thisID) {
 				t.Error("a shim that has ended is still remembered")
 			}
 			if tt.remain {

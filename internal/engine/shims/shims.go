@@ -87,7 +87,7 @@ type shim struct {
 // does nothing for a pod whose shim is known, and if the parent is not its shim: a shim that has
 // died leaves its children to init, and the process of a VM runtime may belong to another program.
 func (s *Shims) Remember(pod string, child uint32) {
-	if child == 0 || s.nowhere || s.knows(pod) {
+	if child == 0 || s.nowhere || s.Knows(pod) {
 		return
 	}
 	switch st, err := pidfd.ReadStat(child); {
@@ -190,7 +190,8 @@ func (s *Shims) bundleDirs() (dirs []string, err error) {
 	return dirs, err
 }
 
-func (s *Shims) knows(pod string) bool {
+// Knows reports whether the shim of a pod is known. It may have ended.
+func (s *Shims) Knows(pod string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, ok := s.of[s.key(pod)]
@@ -338,7 +339,7 @@ func (s *Shims) ended(key, pod string) {
 
 // find looks over the node for the shim of a pod, if it is not known.
 func (s *Shims) find(ctx context.Context, pod string) {
-	if s.nowhere || s.knows(pod) {
+	if s.nowhere || s.Knows(pod) {
 		return
 	}
 	if err := s.search(ctx, pod); err != nil {

@@ -40,7 +40,7 @@ func TestAShimThatStaysIsKilledThoughEveryAttemptIsShort(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("the shim was given up and has not ended")
 	}
-	if s.knows(thisID) {
+	if s.Knows(thisID) {
 		t.Error("the shim is still known")
 	}
 }

@@ -17,6 +17,7 @@
 //	settle.go     measure, OOM verdict, leftovers, commit, drain the log, publish
 //	givenup.go    end the remains of a start that was given up, before its settle
 //	teardown.go   release task, stdio, network, namespace, container, snapshot, files
+//	hung.go       remove a task whose shared shim hangs
 //	gap.go        let the shim publish an end before the task is deleted
 //	endings.go    notify the hooks (NRI plug-ins) of the exit, on a lane of its own
 //	attempt.go    how far a start has come, and whether it is taken back. Pure

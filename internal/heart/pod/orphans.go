@@ -72,6 +72,14 @@ func (o *orphans) find(ctx context.Context, inv Inventory, before map[string]*st
 	}
 }
 
+// reapSoon has the objects of an ID reaped whose record is deleted.
+func (o *orphans) reapSoon(id string, what orphan) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.byID[id] = what
+	o.lanes.reap(id)
+}
+
 // collect gathers everything outside that berth made, by ID.
 func (o *orphans) collect(ctx context.Context, inv Inventory) map[string]orphan {
 	found := map[string]orphan{}

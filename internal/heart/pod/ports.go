@@ -167,9 +167,9 @@ type Tasks interface {
 	// DeleteTask removes the task and ensures that nothing of it is left: neither in containerd's
 	// task list nor as a shim.
 	DeleteTask(ctx context.Context, id string) error
-	// EndLeft ends and removes the remains of a container's start that neither containerd nor the
-	// shim knows: processes, records of the OCI runtime, the bundle, the control group. It looks
-	// through the node's processes. If nothing is left, it succeeds.
+	// EndLeft ends and removes, without containerd and the shim, all that the node has of a task,
+	// or of a sandbox's place in a shim: processes, records of the OCI runtime, the bundle, the
+	// control group. It looks through the node's processes. If nothing is left, it succeeds.
 	EndLeft(ctx context.Context, id string) error
 	TaskState(ctx context.Context, id string) (TaskState, error)
 	// WaitTask returns the shim's measurement when the task's process has ended.
@@ -202,6 +202,9 @@ type Shims interface {
 	RejoinGroup(id, group string, h Handler, stays bool)
 	// LeaveGroup takes JoinGroup back.
 	LeaveGroup(id string)
+	// Hangs reports whether the shim that a sandbox shares with others does not answer a question
+	// that needs nothing of any container. It takes some seconds at most.
+	Hangs(ctx context.Context, id string) bool
 	// ShimDied reports whether the shim of a sandbox is known, and has ended. It asks the kernel
 	// alone.
 	ShimDied(id string) bool

@@ -3,6 +3,7 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -81,7 +82,7 @@ func (s *starter) run(ctx context.Context, u *unit) error {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		return fmt.Errorf("it goes on, ask for its status: %w", ctxError(ctx))
+		return fmt.Errorf("it goes on in shim %s, ask for its status: %w", cmp.Or(u.pod.sandbox.ShimGroup, u.pod.id), ctxError(ctx))
 	}
 }
 

@@ -24,6 +24,7 @@ type teardown struct {
 	objects     Objects
 	layers      Layers
 	tasks       Tasks
+	shims       Shims
 	gap         gap
 	network     Network
 	netns       NetNS
@@ -34,6 +35,7 @@ type teardown struct {
 	output      *output
 	settler     *settler
 	units       *registry
+	orphans     *orphans
 	names       *inflight
 	lanes       *lanes
 	pacer       *lane.Pacer
@@ -200,7 +202,7 @@ func (t *teardown) releaseTask(ctx context.Context, u *unit) error {
 		return fmt.Errorf("wait for the start in flight: %w", err)
 	}
 	defer u.task.unlock()
-	return t.deleteTask(ctx, u, t.lastCode)
+	return t.deleteAround(ctx, u)
 }
 
 // lockSoon takes the task of u within some seconds, because an attempt of a lane does not wait for
@@ -274,10 +276,14 @@ func (t *teardown) deleteTask(ctx context.Context, u *unit, ended func(*unit, Ta
 var errUnseen = errors.New("its shim has not seen its end")
 
 // waitEnd returns when the process of u has ended, according to the shim. It waits for some
-// seconds, not for as long as the attempt may take, and insists on the end meanwhile. A slow shim
-// is then asked for its state, which may take longer.
+// seconds, not for as long as the attempt may take, and insists on the end meanwhile. A shim that
+// does not answer by then is asked for its state, for which half of the attempt is left.
 func (t *teardown) waitEnd(ctx context.Context, u *unit) (st TaskState, err error) {
-	wait, cancel := context.WithTimeout(ctx, shimPatience)
+	patience := shimPatience
+	if deadline, ok := ctx.Deadline(); ok {
+		patience = min(patience, time.Until(deadline)/2)
+	}
+	wait, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	err = t.processes.insisting(wait, u, func(ctx context.Context) (err error) {
 		st, err = askEnd(ctx, u)
@@ -472,6 +478,9 @@ func (t *teardown) forget(u *unit) error {
 	t.units.drop(u)
 	t.names.free(nameOf(u), u.id)
 	t.processes.forget(u)
+	if u.behind.Load() {
+		t.orphans.reapSoon(u.id, orphan{shim: u.isPinned()})
+	}
 	if t.labels != nil && u.label() != "" {
 		t.labels.Release(u.label())
 	}

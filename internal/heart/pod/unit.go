@@ -61,6 +61,9 @@ type unit struct {
 	disconnected lane.Event
 	// hurried: a stop or a removal was asked for. The release does not wait for its turn.
 	hurried lane.Event
+	// behind is set if the task of u was removed from the node while its shim hung: the shim and
+	// containerd still have it.
+	behind atomic.Bool
 	// streamed: containerd's event stream has reported the end of a task of u.
 	streamed lane.Event
 

@@ -139,11 +139,27 @@ func New(cfg Config, p Ports) *Controller {
 		endings:   endings,
 		obs:       p.Observer,
 	}
+	damaged := &damaged{clock: cfg.Clock, obs: p.Observer, byID: map[string]state.Damaged{}}
+	orphans := &orphans{
+		runtime: p.Runtime,
+		network: p.Network,
+		netns:   p.NetNS,
+		files:   p.Files,
+		pins:    p.Pins,
+		stdios:  p.Stdios,
+		store:   p.Store,
+		units:   units,
+		damaged: damaged,
+		lanes:   lanes,
+		obs:     p.Observer,
+		byID:    map[string]orphan{},
+	}
 	teardown := &teardown{
 		undoTimeout: cfg.UndoTimeout,
 		objects:     p.Runtime,
 		layers:      p.Runtime,
 		tasks:       p.Runtime,
+		shims:       p.Runtime,
 		gap:         gap{p.Runtime},
 		network:     p.Network,
 		netns:       p.NetNS,
@@ -154,6 +170,7 @@ func New(cfg Config, p Ports) *Controller {
 		output:      output,
 		settler:     settler,
 		units:       units,
+		orphans:     orphans,
 		names:       names,
 		lanes:       lanes,
 		pacer:       pacer,
@@ -242,21 +259,6 @@ func New(cfg Config, p Ports) *Controller {
 		},
 		publisher: publisher,
 		obs:       p.Observer,
-	}
-	damaged := &damaged{clock: cfg.Clock, obs: p.Observer, byID: map[string]state.Damaged{}}
-	orphans := &orphans{
-		runtime: p.Runtime,
-		network: p.Network,
-		netns:   p.NetNS,
-		files:   p.Files,
-		pins:    p.Pins,
-		stdios:  p.Stdios,
-		store:   p.Store,
-		units:   units,
-		damaged: damaged,
-		lanes:   lanes,
-		obs:     p.Observer,
-		byID:    map[string]orphan{},
 	}
 	stopper := &stopper{
 		grace:       cfg.StartGrace,

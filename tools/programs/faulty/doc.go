@@ -32,5 +32,7 @@
 // Each time that a rule acts, a line "PID ID" is added to BASE/rules/PROGRAM.STEP.hits before it
 // does.
 //
+// With a file BASE/shared in place, the shim is one that several pods can share.
+//
 // Under the name of held it is the program of a container that one SIGKILL does not end.
 package main

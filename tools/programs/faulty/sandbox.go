@@ -37,7 +37,7 @@ func init() {
 			if err != nil {
 				return nil, err
 			}
-			return &sandboxes{down: ss.(shutdown.Service), ended: make(chan struct{})}, nil
+			return &sandboxes{down: ss.(shutdown.Service), ended: make(chan struct{}), pods: map[string]bool{}}, nil
 		},
 	})
 }
@@ -45,7 +45,7 @@ func init() {
 // sandboxed is set if this shim has a sandbox.
 var sandboxed atomic.Bool
 
-// sandboxes serves the one sandbox of a shim.
+// sandboxes serves the one sandbox of a shim, or the pods of a group, which have no process.
 type sandboxes struct {
 	down  shutdown.Service
 	ended chan struct{}
@@ -55,6 +55,7 @@ type sandboxes struct {
 	netns string
 	// the kind of pod was not given: the shim itself is the sandbox, as with tools/programs/shim
 	pinned   bool
+	pods     map[string]bool // that are pinned
 	pid      int
 	began    time.Time
 	status   int
@@ -72,6 +73,9 @@ func (s *sandboxes) CreateSandbox(_ context.Context, r *sandboxapi.CreateSandbox
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.id, s.netns, s.pinned = r.GetSandboxID(), r.GetNetnsPath(), r.GetOptions() == nil
+		if s.pinned {
+			s.pods[s.id] = true
+		}
 		sandboxed.Store(true)
 		return nil
 	})
@@ -162,7 +166,11 @@ func (s *sandboxes) PingSandbox(context.Context, *sandboxapi.PingRequest) (*sand
 func (s *sandboxes) ShutdownSandbox(_ context.Context, r *sandboxapi.ShutdownSandboxRequest) (*sandboxapi.ShutdownSandboxResponse, error) {
 	return &sandboxapi.ShutdownSandboxResponse{}, step("ShutdownSandbox", r.GetSandboxID(), func() error {
 		s.kill()
-		s.down.Shutdown()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if delete(s.pods, r.GetSandboxID()); len(s.pods) == 0 {
+			s.down.Shutdown()
+		}
 		return nil
 	})
 }

@@ -4,8 +4,10 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -121,13 +123,34 @@ func (m faultyManager) Info(ctx context.Context, options io.Reader) (*types.Runt
 	if err == nil {
 		info.Annotations = map[string]string{"io.berth.shim.sandbox": "true"}
 	}
+	if err == nil && shares() {
+		info.Annotations[groupKey] = "true"
+	}
 	return info, err
 }
 
-// Start starts the shim's process.
+// groupKey is that of tools/programs/shim.
+const groupKey = "io.berth.shim.group"
+
+// shares reports whether several pods may share this shim.
+func shares() bool {
+	_, err := os.Stat(filepath.Join(base(), "shared"))
+	return err == nil
+}
+
+// Start starts the shim's process, or finds that of its group, as tools/programs/shim does.
 func (m faultyManager) Start(ctx context.Context, params *bootapi.BootstrapParams) (result *bootapi.BootstrapResult, err error) {
 	err = step("bootstrap", params.GetInstanceID(), func() error {
-		var err error
+		var spec struct {
+			Annotations map[string]string `json:"annotations"`
+		}
+		b, err := os.ReadFile("config.json")
+		if err == nil {
+			err = json.Unmarshal(b, &spec)
+		}
+		if group := spec.Annotations[groupKey]; err == nil && group != "" {
+			params.InstanceID = group
+		}
 		result, err = m.Shim.Start(ctx, params)
 		return err
 	})
