@@ -149,6 +149,11 @@ func (r listedRuntime) EndShim(ctx context.Context, id string) error {
 	return asked(ctx, ops.Shim, "the shim (Shutdown)", func(ctx context.Context) error { return r.Runtime.EndShim(ctx, id) })
 }
 
+func (r listedRuntime) Hangs(ctx context.Context, id string) (hangs bool) {
+	_ = asked(ctx, ops.Shim, "the shim (SandboxStatus)", func(ctx context.Context) error { hangs = r.Runtime.Hangs(ctx, id); return nil })
+	return hangs
+}
+
 // snapshotter names a call of a snapshotter.
 func snapshotter(name, call string) string { return "the snapshotter " + name + " (" + call + ")" }
 
