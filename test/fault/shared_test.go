@@ -163,7 +163,7 @@ func answered(n *node.Node, id string) bool {
 	return reads > 0 && writes == 0
 }
 
-// PROPERTIES 1, 5, 29 and 31: a shim that three pods share is killed, or crashes as by a panic. The pods go
+// PROPERTIES 1, 5, 29, 31 and 71: a shim that three pods share is killed, or crashes as by a panic. The pods go
 // on, also when berth is killed and containerd starts anew; their ends are exact; a stop and a removal
 // need no shim; an exec that runs is ended, and the next
 // one is refused and says why. The next container starts another shim for its pod, and a
@@ -300,7 +300,7 @@ func TestPodsOutliveTheShimThatDiesWhileBerthIsAway(t *testing.T) {
 	})
 }
 
-// PROPERTIES 1, 3 and 17: a shim that three pods share hangs. Their ends are settled, a stop needs no
+// PROPERTIES 1, 3, 17 and 71: a shim that three pods share hangs. Their ends are settled, a stop needs no
 // shim, an exec is refused within its time, a new pod gets another shim, and berth is ready when it
 // starts. Once the shim goes on, everything is released.
 func TestASharedShimThatHangsDelaysNoTruth(t *testing.T) {

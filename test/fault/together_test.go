@@ -14,7 +14,7 @@ import (
 	"berth/test/node"
 )
 
-// PROPERTIES 3 and 6: sixty containers of one shim ended at once and were EXITED in a tenth of a
+// PROPERTIES 3, 6 and 71: sixty containers of one shim ended at once and were EXITED in a tenth of a
 // second, and their removal took half a minute. Each was deleted in the moment between the shim's
 // answer and its publication of the end, which the deletion held up; meanwhile no end of another
 // container was looked at, and the shim's reaper waited for a second with each.
