@@ -29,7 +29,7 @@ func (b base) makeHandlers() (map[string]pod.Handler, error) {
 			Options:                      optionsOf(r),
 			ConfigPath:                   r.ConfigPath,
 			ConfigBody:                   r.ConfigBody,
-			ShimPods:                     r.ShimPods,
+			ShimPods:                     r.PodsOfAShim(),
 			SandboxImage:                 r.SandboxImage,
 			Snapshotter:                  r.Snapshotter,
 			PrivilegedWithoutHostDevices: r.PrivilegedWithoutHostDevices,

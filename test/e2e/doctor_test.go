@@ -117,7 +117,7 @@ func TestADrillTouchesNobodyAndLeavesNothing(t *testing.T) {
 	t.Parallel()
 	node.Both(t, func(t *testing.T, n *node.Node) {
 		pod, id := n.Sh("sleep 1000")
-		pid, shims, before := n.Pid(id), n.Shims(), images(t, n)
+		pid, shim, shims, before := n.Pid(id), n.ShimOf(pod), n.Shims(), images(t, n)
 		events, err := n.GetContainerEvents(t.Context(), &runtimeapi.GetEventsRequest{})
 		if err != nil {
 			t.Fatal(err)
@@ -163,7 +163,7 @@ func TestADrillTouchesNobodyAndLeavesNothing(t *testing.T) {
 		if tried != 7 {
 			t.Errorf("%d steps were tried", tried)
 		}
-		if st := n.Container(id); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING || n.Pid(id) != pid || n.Shims()[pod] != shims[pod] {
+		if st := n.Container(id); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING || n.Pid(id) != pid || n.ShimOf(pod) != shim {
 			t.Errorf("the bystander is another one now: %v", st)
 		}
 		select {

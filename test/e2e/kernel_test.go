@@ -145,7 +145,7 @@ func TestNoCodeIsInventedForADeadShim(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) }()
-	n := node.Start(t, node.Options{External: true})
+	n := node.Start(t, node.Options{External: true, Args: ownShims})
 	id := waits(t, n, "exit 42")
 	pid := n.Pid(id)
 	berth, containerd := n.Berth, n.Containerd

@@ -68,7 +68,7 @@ func TestAUserRemovesPodsBesideThoseOfRoot(t *testing.T) {
 func TestWhatAUserNamedAfterAPodIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	const nobody = 65534
-	n := node.Start(t, node.Options{})
+	n := node.Start(t, node.Options{Args: ownShims})
 	cfg := n.PodConfig()
 	pod := n.Pod(cfg)
 	id := n.Run(pod, cfg, node.ContainerConfig("c", "sleep", "1000"))

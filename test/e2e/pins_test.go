@@ -53,12 +53,16 @@ func pauses(t *testing.T, n *node.Node) []string {
 	return found
 }
 
-// withoutPause are the arguments of a berth that starts no pause process where nobody needs one.
-var withoutPause = []string{"--set", "pod.pause=auto"}
+var (
+	// withoutPause are the arguments of a berth that starts no pause process where nobody needs one.
+	withoutPause = []string{"--set", "pod.pause=auto"}
+	// ownShims are those of one whose pods share no shim, so that they end with their shim.
+	ownShims = []string{"--set", "runtimes.runc.shim_pods=1"}
+)
 
 func eitherContainerd(t *testing.T, test func(t *testing.T, n *node.Node)) {
 	node.Modes(t, func(t *testing.T, external bool) {
-		test(t, node.Start(t, node.Options{External: external, Args: withoutPause}))
+		test(t, node.Start(t, node.Options{External: external, Args: append(withoutPause, ownShims...)}))
 	})
 }
 

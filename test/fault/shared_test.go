@@ -438,6 +438,7 @@ func TestTheNumberOfPodsInAShimMayBeChanged(t *testing.T) {
 			t.Errorf("%d pods have %d shims, not %d", len(pods), got, shims)
 		}
 	}
+	change(1)
 	more(2, 2)
 	change(3)
 	more(3, 3)

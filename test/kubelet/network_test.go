@@ -23,7 +23,7 @@ import (
 func TestTheNetworkOfAPodWithoutAProcessIsMeasured(t *testing.T) {
 	t.Parallel()
 	node.Modes(t, func(t *testing.T, external bool) {
-		k := start(t, node.Options{External: external, Args: []string{"--set", "pod.pause=auto"}}, false)
+		k := start(t, node.Options{External: external, Args: []string{"--set", "pod.pause=auto", "--set", "runtimes.runc.shim_pods=1"}}, false)
 		k.add("web", "web") // whose probes cause traffic
 		id := strings.TrimPrefix(k.until("web", "ready", pod.ready).only().ContainerID, "berth://")
 		sandbox := k.sandbox(id)

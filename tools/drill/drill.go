@@ -411,6 +411,8 @@ func (c *canary) start(ctx context.Context, s step) error {
 		},
 		LogDirectory: c.logs,
 		Labels:       map[string]string{label: c.name},
+		// its shim is stopped and killed
+		Annotations: map[string]string{"io.berth.shim.own": "true"},
 		Linux: &runtimeapi.LinuxPodSandboxConfig{
 			CgroupParent:    c.parent,
 			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: namespaces},

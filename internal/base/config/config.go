@@ -288,7 +288,7 @@ type Runtime struct {
 	HostProcess                  bool     `toml:"host_process" doc:"Whether the init process of a container is a process of this host, whose exit the kernel can report. False for VM runtimes."`
 	PrivilegedWithoutHostDevices bool     `toml:"privileged_without_host_devices" doc:"Keep the devices of the host from privileged containers."`
 	Exec                         string   `toml:"exec" doc:"Who makes the process of an ExecSync, as probes are. oci: the OCI runtime, by way of the shim. helper: berth-exec, without them, where the OCI runtime is runc 1.5 or crun 1.21 or 1.28; what it does not cover exactly the OCI runtime makes. Empty: helper for handlers of runc's shim with host_process, oci for all others. It is a trick: see docs/tricks.md."`
-	ShimPods                     int      `toml:"shim_pods" doc:"How many pods without a pause process may share a shim, for handlers of runc's shim with host_process. 1: each has its own. It has no effect where the shim is not berth's or tricks.cleanup_script is off. A change holds for new pods. What it saves and costs: docs/runtimes.md."`
+	ShimPods                     int      `toml:"shim_pods" doc:"How many pods without a pause process may share a shim, for handlers of runc's shim with host_process. 0: 20 for those, 1 for all others. 1: each has its own, as a pod with the annotation io.berth.shim.own has. It has no effect where the shim is not berth's or tricks.cleanup_script is off. A change holds for new pods. What it saves and costs: docs/runtimes.md."`
 	PodAnnotations               []string `toml:"pod_annotations" doc:"Patterns of pod annotations that are passed to the OCI runtime. Those of run.oci., on which crun acts, are named in full. What would name files of the host, properties of units or the shim never passes: see docs/runtimes.md."`
 	Options                      string   `toml:"options" doc:"Type of the options that the shim takes: runc (binary, root, systemd_cgroup), generic (config_path, config_body) or none. Empty: runc for the shim of runc, generic if config_path or config_body is set, else none."`
 	ConfigPath                   string   `toml:"config_path" doc:"Configuration file of the shim, for those that take generic options, such as Kata and runsc."`
@@ -379,7 +379,6 @@ func Default() Config {
 		Runtimes: map[string]Runtime{"runc": {
 			Type:                 "io.containerd.runc.v2",
 			HostProcess:          true,
-			ShimPods:             1,
 			PodAnnotations:       []string{},
 			ContainerAnnotations: []string{},
 		}},

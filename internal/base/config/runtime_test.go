@@ -46,6 +46,7 @@ func TestAHandlerOfAnotherShimIsChecked(t *testing.T) {
 		{Runtime{Type: "io.containerd.runc.v2", HostProcess: true, ShimPods: 10}, ""},
 		{Runtime{Type: "io.containerd.runc.v2", HostProcess: true, ShimPods: -1}, "runtimes.x.shim_pods"},
 		{Runtime{Type: "io.containerd.runc.v2", HostProcess: true, ShimPods: 1001}, "runtimes.x.shim_pods"},
+		{Runtime{Type: kata, HostProcess: true}, ""},
 		{Runtime{Type: kata, HostProcess: true, ShimPods: 2}, "runtimes.x.shim_pods"},
 		{Runtime{Type: "io.containerd.runc.v2", ShimPods: 2}, "runtimes.x.shim_pods"},
 		{Runtime{Type: kata, Binary: "/crun"}, "runtimes.x.binary"},
@@ -65,6 +66,19 @@ func TestAHandlerOfAnotherShimIsChecked(t *testing.T) {
 		err := c.Check()
 		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
 			t.Errorf("%+v: got %v, want %q", tt.r, err, tt.want)
+		}
+	}
+}
+
+// Pods of runc's shim share shims as berth ships, and no others.
+func TestPodsOfRuncsShimShareShims(t *testing.T) {
+	for want, r := range map[int]Runtime{
+		defaultShimPods: Default().Runtimes["runc"],
+		1:               {Type: "io.containerd.runc.v2", HostProcess: true, ShimPods: 1},
+		0:               {Type: "io.containerd.runc.v2"},
+	} {
+		if got := r.PodsOfAShim(); got != want {
+			t.Errorf("%d pods of %+v share a shim, not %d", got, r, want)
 		}
 	}
 }

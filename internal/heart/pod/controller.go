@@ -118,7 +118,7 @@ func (c *Controller) runPodSandbox(ctx context.Context, config *runtimeapi.PodSa
 			Image:          img,
 			Pinned:         c.sandboxes.pauses.needless(ctx, config, h),
 		}
-		if sb.Pinned {
+		if sb.Pinned && config.GetAnnotations()[ownShim] == "" {
 			sb.ShimGroup = c.sandboxes.shims.JoinGroup(ctx, id, h)
 		}
 		return c.sandboxes.run(ctx, c.sandboxes.plan(sb, h))

@@ -6,6 +6,7 @@ import (
 	"context"
 	"slices"
 	"testing"
+	"time"
 
 	"berth/internal/heart/pod"
 	"berth/internal/heart/state"
@@ -16,7 +17,11 @@ import (
 type grouper struct {
 	pod.Runtime
 	joined, rejoined, left, started []string
+
+	hangs bool // the shim of the group
 }
+
+func (g *grouper) Hangs(context.Context, string) bool { return g.hangs }
 
 func (g *grouper) JoinGroup(_ context.Context, id string, _ pod.Handler) string {
 	g.joined = append(g.joined, id)
@@ -49,6 +54,11 @@ func TestTheGroupOfAShimIsOnRecord(t *testing.T) {
 		b := start(t, first.World, state.Loaded{}, g.plugIn)
 		p := b.pod("p1", world.Pinned)
 		b.pod("p2", "") // it has a process
+		own := config("p3")
+		own.Annotations = map[string]string{"io.berth.shim.own": "true"}
+		if _, err := b.RunPodSandbox(t.Context(), own, world.Pinned); err != nil {
+			t.Fatal(err)
+		}
 		if !slices.Equal(g.joined, []string{p}) || !slices.Equal(g.started, []string{p}) {
 			t.Errorf("joined: %v, started: %v", g.joined, g.started)
 		}
@@ -83,5 +93,42 @@ func TestASandboxThatIsNotRecordedLeavesItsGroup(t *testing.T) {
 		if !slices.Equal(g.joined, g.left) || len(g.left) != 1 {
 			t.Errorf("joined: %v, left: %v", g.joined, g.left)
 		}
+	})
+}
+
+// PROPERTIES 71: a pod was not removed as long as the shim that it shared with others did not delete
+// its task. The task is released once the shim goes on.
+func TestAPodIsRemovedAlthoughItsSharedShimHangs(t *testing.T) {
+	inBubble(t, func(t *testing.T, first *bubble) {
+		first.stop()
+		g := &grouper{hangs: true}
+		b := start(t, first.World, state.Loaded{}, g.plugIn)
+		p := b.pod("p1", world.Pinned)
+		c := b.run(p, "c1")
+		goOn := b.Hold("delete-task", c)
+		began := time.Now()
+		if err := b.RemovePodSandbox(t.Context(), p); err != nil || time.Since(began) > 20*time.Second {
+			t.Errorf("after %s: %v", time.Since(began), err)
+		}
+		goOn()
+		time.Sleep(10 * time.Minute)
+		b.expectLeft(nil)
+	})
+}
+
+// PROPERTIES 21: a shim that answers is slow, and does not hang: its pod is not removed without it.
+func TestAPodWaitsForItsSharedShimThatIsSlow(t *testing.T) {
+	inBubble(t, func(t *testing.T, first *bubble) {
+		first.stop()
+		g := &grouper{}
+		b := start(t, first.World, state.Loaded{}, g.plugIn)
+		p := b.pod("p1", world.Pinned)
+		c := b.run(p, "c1")
+		b.Stall("delete-task", c, 100, 30*time.Second)
+		began := time.Now()
+		if err := b.RemovePodSandbox(t.Context(), p); err != nil || time.Since(began) < 30*time.Second {
+			t.Errorf("after %s: %v", time.Since(began), err)
+		}
+		b.expectLeft(nil)
 	})
 }

@@ -14,6 +14,9 @@ import (
 	"berth/internal/host/pins"
 )
 
+// ownShim is the annotation of a pod that shares its shim with no other pod.
+const ownShim = "io.berth.shim.own"
+
 // pinner is the sandboxer of one sandbox without a process: its namespaces are pinned as files, and
 // its shim waits for containers. The sandbox exists from when the pins are made until it is
 // stopped, or until the pins are lost, as in a reboot. It outlives its shim: the next container
