@@ -42,7 +42,12 @@ const (
 // until [Containerd.EndShim], also while there are none. It returns ErrAlreadyExists if there is
 // one that answers. The remains of a dead one are waited for, or removed.
 func (c *Containerd) StartShim(ctx context.Context, r pod.SandboxRequest) error {
-	if err := reachable(ctx, c, r.ID); err != nil { // the pod has one
+	err := reachable(ctx, c, r.ID)
+	// A containerd that has just started is about to clean up after a shim that has ended since.
+	for began := time.Now(); err != nil && c.shims.HasEnded(r.ID) && time.Since(began) < forgetTimeout && wait(ctx, forgetInterval); {
+		err = reachable(ctx, c, r.ID)
+	}
+	if err != nil { // the pod has one
 		return fmt.Errorf("start shim of pod %s: %w", r.ID, err)
 	}
 	s := sandboxer{c, shimController}
