@@ -68,11 +68,11 @@ demo: setup programs $(IMAGE) build ## Run a real pod and show how its container
 PKG ?= ./...
 
 # The packages whose tests need root, because they make namespaces, mounts and cgroups, or read
-# what the kernel shows to root alone. Every other package is a unit test: it runs as any user,
+# what the kernel shows to root alone, or run a program of libexec (serve/join). Every other package is a unit test: it runs as any user,
 # without downloads.
 HOST := internal/host/cgroup internal/engine/ctrd internal/daemon internal/engine/embed internal/engine/layers internal/images/imagestore internal/host/logs \
   internal/host/network internal/host/pidfd internal/host/pins internal/host/podfiles internal/engine/shims test/testimage \
-  test/e2e test/exec test/fault test/node test/powercut
+  internal/serve/join test/e2e test/exec test/fault test/node test/powercut
 
 # Those that nothing else may run beside: they bound how long something takes, or look for what the
 # others have left in the packet filter.
@@ -180,7 +180,7 @@ test-systemd: setup tools build $(BUILD)/bin/kubelet ## Test the unit files, the
 # time, and a target that writes files tries five inputs in thirty seconds. One that was given few inputs
 # has shown nothing, and fails.
 .PHONY: fuzz
-fuzz: ## Run every fuzz test for 30 seconds each: make fuzz FUZZTIME=5m, PKG=./internal/serve/stream for less
+fuzz: programs ## Run every fuzz test for 30 seconds each: make fuzz FUZZTIME=5m, PKG=./internal/serve/stream for less
 	@status=0; for dir in $$(go list -f '{{.Dir}}' $(PKG)); do \
 	  for func in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' "$$dir"/*_test.go 2>/dev/null | cut -c 6-); do \
 	    echo "$$dir: $$func"; \

@@ -177,7 +177,7 @@ func FuzzIntersection(f *testing.F) {
 			base = defaultProfile()
 		}
 		if both, err := intersected(t, base, own); err == nil {
-			callsAtRandom(t, r, base, own, both, 20000)
+			callsAtRandom(t, r, base, own, both, 5000)
 		}
 	})
 }
