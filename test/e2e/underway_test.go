@@ -12,6 +12,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	berthv1 "berth/api/berth/v1"
 	"berth/test/node"
 )
 
@@ -108,5 +109,8 @@ func TestTheToolsNameWhatIsUnderWay(t *testing.T) {
 	}
 	if err := <-pulled; err == nil {
 		t.Error("an image of a registry that is not there was pulled")
+	}
+	if _, err := n.Control.PruneImages(t.Context(), &berthv1.PruneImagesRequest{}); err != nil { // with what is kept for a retry
+		t.Error(err)
 	}
 }

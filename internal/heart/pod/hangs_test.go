@@ -4,6 +4,7 @@ package pod_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -11,9 +12,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/base/event"
+	"berth/internal/base/exit"
 	"berth/internal/base/ops"
 	"berth/internal/heart/pod"
 	"berth/internal/heart/state"
@@ -165,7 +168,7 @@ func TestWhatHangsIsNamed(t *testing.T) {
 	}
 }
 
-// A stop says which signal was sent when, and when the next one comes; first of the grace period,
+// PROPERTIES 65: a stop says which signal was sent when, and when the next one comes; first of the grace period,
 // then of a process that SIGKILL does not end.
 func TestAStopSaysItsGracePeriod(t *testing.T) {
 	inListing(t, func(l *listing) {
@@ -180,6 +183,83 @@ func TestAStopSaysItsGracePeriod(t *testing.T) {
 		l.says("ns/web/app is being stopped: SIGKILL 2 s ago")
 		l.HoldEnd(ct, 0)
 		l.exit(ct, 137)
+		synctest.Wait()
+	})
+}
+
+// PROPERTIES 65: extensions that hang are named at each place where they take part.
+func TestHooksThatHangAreNamed(t *testing.T) {
+	hooks := &stuck{}
+	inListing(t, func(l *listing) {
+		p := l.pod("web", "")
+		ct := l.create(p, ctr("app"))
+		for _, c := range []struct {
+			call func(l *listing, pod, ct string) (ops.Work, func(ctx context.Context) error)
+			want string
+		}{
+			{runPod, "ns/new is being made: it waits for the NRI plug-ins (RunPodSandbox), for 2 s, asked for by kubelet[812]"},
+			{createContainer, "ns/web/new is being created: it waits for the NRI plug-ins (CreateContainer), for 2 s"},
+			{startContainer, "ns/web/app is being started: it waits for the NRI plug-ins (StartContainer), for 2 s"},
+		} {
+			hooks.held = make(chan struct{})
+			l.call(c.call(l, p, ct))
+			l.says(c.want)
+			close(hooks.held)
+			synctest.Wait()
+			hooks.held = nil
+		}
+	}, withHooks(hooks))
+}
+
+// stuck are hooks that wait while held is there.
+type stuck struct{ held chan struct{} }
+
+func (s *stuck) wait(ctx context.Context) error {
+	if s.held == nil {
+		return nil
+	}
+	select {
+	case <-s.held:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *stuck) AdjustSpec(ctx context.Context, _ pod.Target, _ *runtimeapi.ContainerConfig, _ *specs.Spec) error {
+	return s.wait(ctx)
+}
+func (s *stuck) SandboxRun(ctx context.Context, _ pod.Target) error         { return s.wait(ctx) }
+func (s *stuck) Starting(ctx context.Context, _ pod.Target) error           { return s.wait(ctx) }
+func (s *stuck) Ended(ctx context.Context, _ pod.Target, _ exit.Fact) error { return s.wait(ctx) }
+func (*stuck) Created(context.Context, pod.Target)                          {}
+func (*stuck) Started(context.Context, pod.Target)                          {}
+
+// PROPERTIES 65: of 500 starts at once each is listed with what it waits for, and a second call for one
+// of them with the first one.
+func TestManyStartsSayWhatTheyWaitFor(t *testing.T) {
+	inListing(t, func(l *listing) {
+		p := l.pod("web", "")
+		var all []string
+		for i := range 500 {
+			all = append(all, l.create(p, ctr(fmt.Sprintf("c%d", i))))
+		}
+		release := l.Hold("start-task", "")
+		for _, ct := range all {
+			l.call(startContainer(l, p, ct))
+		}
+		synctest.Wait()
+		l.call(startContainer(l, p, all[0]))
+		l.says(
+			"ns/web/c0 is being started: the shim (Start) has not answered for 2 s",
+			"ns/web/c499 is being started: the shim (Start) has not answered for 2 s",
+			"ns/web/c0 is being started: it waits for an operation on it that began before, for 2 s, asked for by kubelet[812]",
+		)
+		list, left := l.list.Snapshot()
+		if said := ops.Sentences(list, ops.Object{}, time.Now()); len(said) != 501 || left != 0 {
+			t.Errorf("%d operations are said, and %d left out", len(said), left)
+		}
+		release()
 		synctest.Wait()
 	})
 }
