@@ -216,8 +216,12 @@ func (o *Op) Waits() string {
 	}
 	var waits []string
 	list, _ := o.list.Snapshot()
+	of := map[uint64][]Operation{}
+	for _, p := range list {
+		of[p.PartOf] = append(of[p.PartOf], p)
+	}
 	now := time.Now()
-	for _, p := range leaves(parts(list, Operation{Number: o.now.Number})) {
+	for _, p := range leaves(parts(of, Operation{Number: o.now.Number})) {
 		waits = append(waits, p.waits(now))
 	}
 	return strings.Join(waits, ", and ")

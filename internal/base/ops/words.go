@@ -14,31 +14,36 @@ import (
 
 // Sentences returns the operations in sentences, one for each that is not a part of another, the
 // oldest first. The object that they are about is "it" there; the zero Object: each is named.
-func Sentences(list []Operation, about Object, now time.Time) (sentences []string) {
-	for _, o := range list {
-		if s := SentenceOf(list, o, about, now); s != "" {
-			sentences = append(sentences, s)
-		}
-	}
-	return sentences
+func Sentences(list []Operation, about Object, now time.Time) []string {
+	return slices.DeleteFunc(Say(list, about, now), func(s string) bool { return s == "" })
 }
 
-// SentenceOf returns the sentence of one operation of a list; "" if it is a part of another one.
-func SentenceOf(list []Operation, o Operation, about Object, now time.Time) string {
-	if o.PartOf != 0 && slices.ContainsFunc(list, func(of Operation) bool { return of.Number == o.PartOf }) {
-		return ""
+// Say returns the sentence of each operation of a list; "" of one that is a part of another.
+func Say(list []Operation, about Object, now time.Time) []string {
+	listed, of := map[uint64]bool{}, map[uint64][]Operation{}
+	for _, o := range list {
+		listed[o.Number] = true
+		if o.PartOf != 0 {
+			of[o.PartOf] = append(of[o.PartOf], o)
+		}
 	}
-	return sentence(o, parts(list, o), about, now)
+	said := make([]string, len(list))
+	for i, o := range list {
+		if o.PartOf == 0 || !listed[o.PartOf] {
+			said[i] = sentence(o, parts(of, o), about, now)
+		}
+	}
+	return said
 }
 
 // parts returns the parts of an operation, and theirs, the oldest first.
-func parts(list []Operation, of Operation) (found []Operation) {
-	if of.Number == 0 {
+func parts(of map[uint64][]Operation, o Operation) (found []Operation) {
+	if o.Number == 0 {
 		return nil
 	}
-	for _, o := range list {
-		if o.PartOf == of.Number && (of.Kind != Signal || o.Kind != Wait) { // the signal says it
-			found = append(append(found, o), parts(list, o)...)
+	for _, p := range of[o.Number] {
+		if o.Kind != Signal || p.Kind != Wait { // the signal says it
+			found = append(append(found, p), parts(of, p)...)
 		}
 	}
 	return found

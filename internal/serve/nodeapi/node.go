@@ -159,7 +159,8 @@ func (n *Node) UnderWay(ctx context.Context, req *berthv1.UnderWayRequest) (*ber
 		list = ops.About(list, about)
 	}
 	resp := &berthv1.UnderWayResponse{LeftOut: count(left)}
-	for _, o := range list {
+	said := ops.Say(list, ops.Object{}, now)
+	for i, o := range list {
 		m := &berthv1.Operation{
 			Number: o.Number,
 			PartOf: o.PartOf,
@@ -175,7 +176,7 @@ func (n *Node) UnderWay(ctx context.Context, req *berthv1.UnderWayRequest) (*ber
 			Tries:  count(o.Tries),
 			Error:  o.Err,
 
-			Sentence: ops.SentenceOf(list, o, ops.Object{}, now),
+			Sentence: said[i],
 		}
 		if !o.Until.IsZero() {
 			m.Left = durationpb.New(o.Until.Sub(now))
