@@ -90,14 +90,16 @@ TESTFLAGS  = -vet=all -ldflags=-w -timeout $(LIMIT) $(if $(RUN),-run '$(RUN)')
 # other user sees.
 UNITFLAGS  = $(if $(filter 0,$(shell id -u)),-exec 'setpriv --bounding-set=-all --inh-caps=-all --ambient-caps=-all')
 
-# The packages whose tests need a kubelet, a cluster, a host that systemd runs, a browser, or an hour;
-# make test-kubelet, make test-cluster, make test-systemd, make page and make soak run them.
+# The packages whose tests need a kubelet, a cluster, a host that systemd runs, a browser, an hour, or
+# to set the clock; make test-kubelet, make test-cluster, make test-systemd, make page, make soak and
+# make test-guest run them.
 KUBELET := test/kubelet
 CLUSTER := test/cluster
 SYSTEMD := test/systemd
 RELEASED := test/dist
 SOAK    := test/soak
 BROWSER := test/browser
+CLOCKS  := test/clock
 
 # Where a test can do something in several ways, such as with containerd inside or beside berth, a
 # commit takes one of them, and of a laboratory that nobody has touched for 20 commits it takes a part.
@@ -111,7 +113,7 @@ export BERTH_PICK := $(or $(PICK),$(BERTH_PICK),$(COMMIT))
 oneatatime = $(GOTEST) $(TESTFLAGS) -timeout 0 -exec 'flock -o $(BUILD)/alone.lock' -parallel $$((2 * $$(nproc))) $(1) -args -test.timeout=$(LIMIT)
 
 # $(call select,unit,host,alone) is shell code that splits the packages of PKG into three variables.
-select = all=$$(go list $(PKG) | grep -vxF -e berth/$(KUBELET) -e berth/$(CLUSTER) -e berth/$(SYSTEMD) -e berth/$(RELEASED) -e berth/$(BROWSER) -e berth/$(SOAK) || true); \
+select = all=$$(go list $(PKG) | grep -vxF -e berth/$(KUBELET) -e berth/$(CLUSTER) -e berth/$(SYSTEMD) -e berth/$(RELEASED) -e berth/$(BROWSER) -e berth/$(SOAK) -e berth/$(CLOCKS) || true); \
   $(1)=$$(grep -vxF $(HOST:%=-e berth/%) <<<"$$all" || true); \
   $(2)=$$(grep -xF $(patsubst %,-e berth/%,$(filter-out $(ALONE),$(HOST))) <<<"$$all" || true); \
   $(3)=$$(grep -xF $(ALONE:%=-e berth/%) <<<"$$all" || true)

@@ -17,6 +17,7 @@ import (
 	ctrdversion "github.com/containerd/containerd/v2/version"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/config"
 	"berth/internal/base/version"
 	"berth/internal/engine/probe"
@@ -34,7 +35,8 @@ type health struct {
 	notWritten     func() error // nil while the records can be written
 	containerd     string       // where it is
 	embedded       bool         // it runs in this process
-	began          time.Time    // when this process did
+	clock          *clock.Clock
+	began          clock.Instant // when this process did
 	network        *network.Network
 	handlers       map[string]pod.Handler
 	defaultHandler string
@@ -108,7 +110,8 @@ func newHealth(w wings, disks *nodeapi.Disks) *health {
 		notWritten:     w.records.NotWritten,
 		containerd:     where,
 		embedded:       w.embeds(),
-		began:          time.Now(),
+		clock:          w.clock,
+		began:          w.clock.Now(),
 		network:        w.host.network,
 		handlers:       w.host.handlers,
 		defaultHandler: w.cfg.DefaultRuntime,
@@ -178,7 +181,7 @@ func (h *health) Info() map[string]any {
 		}
 	}
 	info := map[string]any{
-		"process":            map[string]any{"pid": os.Getpid(), "started": h.began.Format(time.RFC3339)},
+		"process":            map[string]any{"pid": os.Getpid(), "started": h.clock.Wall(h.began).Format(time.RFC3339)},
 		"podCIDR":            h.podCIDR.Load(),
 		"config":             h.settings.Load(),
 		"containerd":         h.containerd,
@@ -188,6 +191,9 @@ func (h *health) Info() map[string]any {
 		"cni":                map[string]any{"name": name, "source": source, "conf": conf},
 		"kernelWitnessExact": h.exact,
 		"warnings":           warnings,
+	}
+	if s, at := h.clock.Told(); !at.IsZero() {
+		info["clockSet"] = map[string]any{"from": s.From, "to": s.To, "at": h.clock.Wall(at)}
 	}
 	if h.embedded { // another one would have to be asked, and may not answer
 		info["containerdVersion"], _, _ = strings.Cut(ctrdversion.Version, "+")

@@ -33,9 +33,9 @@ func (s *Story) call(most bound, grace time.Duration, f func(ctx context.Context
 	return err
 }
 
-func podConfig(name string) *runtimeapi.PodSandboxConfig {
+func (s *Story) podConfig(name string) *runtimeapi.PodSandboxConfig {
 	return &runtimeapi.PodSandboxConfig{
-		Metadata: &runtimeapi.PodSandboxMetadata{Name: name, Namespace: "ns", Uid: "uid-" + name},
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: name, Namespace: "ns", Uid: "uid-" + name, Attempt: s.attempt(name)},
 		Hostname: name,
 		Linux: &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
 			NamespaceOptions: &runtimeapi.NamespaceOption{Ipc: runtimeapi.NamespaceMode_NODE, Pid: runtimeapi.NamespaceMode_CONTAINER},
@@ -57,7 +57,7 @@ func containerConfig(name string) *runtimeapi.ContainerConfig {
 // RunPod makes a sandbox with a runtime handler; "" is the default one.
 func (s *Story) RunPod(name, handler string) error {
 	return s.call(makes, 0, func(ctx context.Context, b *Berth) error {
-		resp, err := b.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: podConfig(name), RuntimeHandler: handler})
+		resp, err := b.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: s.podConfig(name), RuntimeHandler: handler})
 		if err == nil {
 			s.named(name, resp.GetPodSandboxId())
 		}
@@ -72,6 +72,7 @@ func (s *Story) Create(name string) error { return s.CreateWith(name) }
 func (s *Story) CreateWith(name string, capabilities ...string) error {
 	pod, short, _ := strings.Cut(name, "/")
 	config := containerConfig(short)
+	config.Metadata.Attempt = s.attempt(name)
 	config.Linux.SecurityContext.Capabilities = &runtimeapi.Capability{AddCapabilities: capabilities}
 	if s.Restored {
 		config.Image.Image = world.Archive
@@ -79,7 +80,7 @@ func (s *Story) CreateWith(name string, capabilities ...string) error {
 	return s.call(makes, 0, func(ctx context.Context, b *Berth) error {
 		resp, err := b.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
 			PodSandboxId:  s.ID(pod),
-			SandboxConfig: podConfig(pod),
+			SandboxConfig: s.podConfig(pod),
 			Config:        config,
 		})
 		if err == nil {
@@ -180,6 +181,9 @@ func (s *Story) Look(final bool) error {
 		}
 		for _, p := range pods.GetItems() {
 			s.Watch.Sandbox(p)
+		}
+		if err := s.lookAtTimes(ctx, b); err != nil {
+			return err
 		}
 		list, err := b.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
 		if err != nil {

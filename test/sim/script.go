@@ -18,9 +18,9 @@ import (
 // Play plays a script: one statement a line, # begins a comment, and the first lines describe its
 // subject. Names are p1 for a pod, p1/c1 or c1 for a container.
 //
-//	run p1 [handler=vm]             RunPodSandbox
+//	run p1 [handler=vm] [attempt=1] RunPodSandbox
 //	create p1/c1 [adds=SYS_BOOT]    CreateContainer, with a capability
-//	start p1/c1                     CreateContainer, if it is not there, and StartContainer
+//	start p1/c1 [attempt=1]         CreateContainer, if it is not there, and StartContainer
 //	update p1/c1 memory=1048576     UpdateContainerResources
 //	stop NAME [timeout=10s]         StopContainer or StopPodSandbox
 //	remove NAME                     RemoveContainer or RemovePodSandbox
@@ -35,6 +35,8 @@ import (
 //	kill berth|containerd|shim [p1] as SIGKILL does
 //	stop berth                      as SIGTERM does
 //	boot berth|containerd
+//	reboot                          of the machine, after which containerd runs, and no berth
+//	clock -1h                       the clock of the machine is set
 //	disk full|ok
 //	kernel exact|blind              whether it reports exit codes; must come first
 //	keeper                          a service manager keeps the pidfds; must come first
@@ -44,6 +46,9 @@ import (
 //	expect c1 STATE [CODE] [REASON] [released] [attempts=3]
 //	expect c1 memory=1048576        both its status and its cgroup have this limit
 //	expect c1 gone
+//	expect c1 lasted=90s            from its start to its end, or until now
+//	expect-why c1 TEXT              TEXT is in the answer of why
+//	expect-timeline c1              its events are in the order of what happened, and their times are
 //	expect-feed NAME STOPPED count=1
 //
 // A statement that begins with & is made in the background. One that begins with ! must fail.
@@ -155,6 +160,11 @@ func (s *Story) do(st statement) error {
 	if rules && st.word(1) != "" && st.word(1) != "abandoned" && on == "" {
 		return fmt.Errorf("%s is not there yet", st.word(1))
 	}
+	if attempt, err := st.number("attempt", -1); err != nil {
+		return err
+	} else if attempt >= 0 {
+		s.again(name, uint32(attempt))
+	}
 	switch st.verb {
 	case "run":
 		return s.RunPod(name, st.set["handler"])
@@ -229,6 +239,14 @@ func (s *Story) do(st statement) error {
 		s.Subscribe()
 	case "unsubscribe":
 		s.Unsubscribe()
+	case "reboot":
+		return s.reboot()
+	case "clock":
+		by, err := time.ParseDuration(name)
+		if err != nil {
+			return err
+		}
+		s.World.SetClock(by)
 	case "advance":
 		d, err := time.ParseDuration(name)
 		if err != nil {
@@ -239,6 +257,10 @@ func (s *Story) do(st statement) error {
 		s.World.Heal()
 	case "expect":
 		return s.expect(st)
+	case "expect-why":
+		return s.expectWhy(st)
+	case "expect-timeline":
+		return s.expectTimeline(name)
 	case "expect-feed":
 		return s.expectFeed(st)
 	default:
@@ -292,6 +314,9 @@ func (s *Story) expect(st statement) error {
 	}
 	if got == nil {
 		return fmt.Errorf("it is gone")
+	}
+	if want, err := st.duration("lasted"); err != nil || want > 0 {
+		return errors.Join(err, s.expectLasted(got, want))
 	}
 	if want, err := st.number("memory", -1); err != nil {
 		return err

@@ -33,6 +33,7 @@ type Story struct {
 	healedAt time.Time // nothing is broken from then on; zero: it may be
 	berth    *Berth
 	ids      map[string]string // by name: of the last one of that name
+	attempts map[string]uint32 // by name: of the next one; absent: 0
 	wg       sync.WaitGroup    // subscribers and calls in the background
 	quit     context.CancelFunc
 
@@ -52,6 +53,7 @@ func NewStory(ctx context.Context, dir string, seed uint64) *Story {
 		dir:        dir,
 		seed:       seed,
 		ids:        map[string]string{},
+		attempts:   map[string]uint32{},
 		quit:       func() {},
 		transcript: t,
 	}

@@ -44,7 +44,7 @@ func (v *Watch) truthLocked(st *runtimeapi.ContainerStatus, final bool) {
 	case code != p.Code:
 		v.problemLocked("%s ended with %d and is reported with %d %s", world.Short(id), p.Code, code, reason)
 	default:
-		v.momentLocked(st, p)
+		v.momentLocked(st, p, final)
 	}
 }
 
@@ -60,13 +60,19 @@ func unknowable(p *world.Process, exact bool) bool {
 }
 
 // momentLocked checks when and why a process ended whose code is known.
-func (v *Watch) momentLocked(st *runtimeapi.ContainerStatus, p *world.Process) {
-	want := max(p.At.UnixNano(), st.GetStartedAt())
+func (v *Watch) momentLocked(st *runtimeapi.ContainerStatus, p *world.Process, final bool) {
+	at := v.w.Wall(p.At)
+	want := max(at.UnixNano(), st.GetStartedAt())
 	off := time.Duration(st.GetFinishedAt() - want).Abs()
-	known := p.Notified || p.Away && !p.Lost && !p.Unanswered
+	// A shim stamps what the clock shows: that is as right as the clock is, and nothing else is known of an
+	// end that the kernel has not told.
+	known := p.Notified || p.Away && !p.Lost && !p.Unanswered && p.Stamp.Equal(at)
+	if known && !final && v.w.ClockSets() > 0 {
+		known = false // an event has wall time as it was known when it was published
+	}
 	if off > time.Millisecond && !v.guessed[p.ID] && known && v.w.Exact {
 		v.problemLocked("%s ended at %s and is reported at %s", world.Short(p.ID),
-			p.At.Format(time.RFC3339Nano), time.Unix(0, st.GetFinishedAt()).Format(time.RFC3339Nano))
+			at.Format(time.RFC3339Nano), time.Unix(0, st.GetFinishedAt()).Format(time.RFC3339Nano))
 	}
 	// A kill long before does not explain an end. A kill while no berth could note the instant
 	// explains only that the program itself was killed.

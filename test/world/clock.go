@@ -19,6 +19,7 @@ type wallClock struct {
 	booted time.Time     // in virtual time
 	ahead  time.Duration // how far wall time is ahead of virtual time
 	set    chan struct{} // closed, and replaced, when the clock is set
+	sets   int           // how often it was
 }
 
 // SetClock sets the clock of the machine ahead, or back, and tells everybody who waits for that.
@@ -29,8 +30,16 @@ func (w *World) SetClock(by time.Duration) {
 	w.clock.Lock()
 	defer w.clock.Unlock()
 	w.clock.ahead += by
+	w.clock.sets++
 	close(w.clock.set)
 	w.clock.set = make(chan struct{})
+}
+
+// ClockSets returns how often the clock was set.
+func (w *World) ClockSets() int {
+	w.clock.Lock()
+	defer w.clock.Unlock()
+	return w.clock.sets
 }
 
 // Wall returns what the clock of the machine would have shown at an instant of virtual time, had it
@@ -45,35 +54,43 @@ func (w *World) Wall(t time.Time) time.Time {
 func (w *World) wall() time.Time { return w.Wall(time.Now()) }
 
 // Clocks returns the kernel's clocks.
-func (w *World) Clocks() clock.Source { return clocks{&w.clock} }
+func (w *World) Clocks() clock.Source { return &clocks{of: &w.clock} }
 
 // clocks implements clock.Source.
-type clocks struct{ of *wallClock }
+type clocks struct {
+	of   *wallClock
+	told int // of how many sets, by Set
+}
 
-func (c clocks) SinceBoot() time.Duration {
+func (c *clocks) SinceBoot() time.Duration {
 	since, _ := c.Read()
 	return since
 }
 
-func (c clocks) Read() (time.Duration, time.Time) {
+func (c *clocks) Read() (time.Duration, time.Time) {
 	c.of.Lock()
 	defer c.of.Unlock()
 	now := time.Now()
 	return now.Sub(c.of.booted), now.Add(c.of.ahead)
 }
 
-func (c clocks) Boot() string {
+func (c *clocks) Boot() string {
 	c.of.Lock()
 	defer c.of.Unlock()
 	return fmt.Sprint("boot", c.of.boot)
 }
 
-func (c clocks) Set(ctx context.Context) error {
+func (c *clocks) Set(ctx context.Context) error {
 	c.of.Lock()
-	set := c.of.set
+	set, sets := c.of.set, c.of.sets
 	c.of.Unlock()
+	if sets != c.told {
+		c.told = sets
+		return nil
+	}
 	select {
 	case <-set:
+		c.told++
 	case <-ctx.Done():
 	}
 	return nil

@@ -190,6 +190,7 @@ func (r *statusReport) table(w io.Writer, st *runtimeapi.StatusResponse) {
 		version   string
 		connected *bool
 		exact     *bool
+		clockSet  struct{ From, To, At time.Time }
 		warnings  []string
 	}
 	for key, v := range map[string]any{
@@ -199,6 +200,7 @@ func (r *statusReport) table(w io.Writer, st *runtimeapi.StatusResponse) {
 		"containerdVersion":  &info.version,
 		"connected":          &info.connected,
 		"kernelWitnessExact": &info.exact,
+		"clockSet":           &info.clockSet,
 		"warnings":           &info.warnings,
 	} {
 		_ = json.Unmarshal([]byte(st.GetInfo()[key]), v)
@@ -230,6 +232,10 @@ func (r *statusReport) table(w io.Writer, st *runtimeapi.StatusResponse) {
 		} else {
 			line("Kernel", "not exact", "it says when a process ended, and the shim how; Linux 6.15 says both")
 		}
+	}
+	if s := info.clockSet; !s.At.IsZero() {
+		line("Clock", "set by "+s.To.Sub(s.From).Round(time.Second).String(),
+			fmt.Sprintf("from %s to %s, %s", s.From.UTC().Format(time.RFC3339), s.To.UTC().Format(time.RFC3339), age(s.At.UnixNano())))
 	}
 	if info.cni.Name != "" {
 		line("Network", info.cni.Name, info.cni.Source)

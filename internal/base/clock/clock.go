@@ -53,6 +53,8 @@ type Clock struct {
 
 	mu   sync.Mutex // of changes to boots, and of what follows
 	away []Step     // while berth was away, until Run tells of them
+	told Step       // the last one that Run has told of
+	at   Instant    // of that
 }
 
 // New makes a clock whose line begins with it, and which remembers nothing. A nil source stands for
@@ -192,6 +194,13 @@ func (c *Clock) Look() (Step, bool) {
 	return Step{From: from, To: wall.UTC()}, true
 }
 
+// Told returns the last step that Run has told of, and when; none if the clock was not set.
+func (c *Clock) Told() (Step, Instant) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.told, c.at
+}
+
 // save writes the file.
 func (c *Clock) save(ended bool) error {
 	if c.path == "" {
@@ -213,8 +222,14 @@ func (c *Clock) Run(ctx context.Context, step func(Step), failed func(error)) {
 	away := c.away
 	c.away = nil
 	c.mu.Unlock()
-	for _, s := range away {
+	tell := func(s Step) {
+		c.mu.Lock()
+		c.told, c.at = s, c.Now()
+		c.mu.Unlock()
 		step(s)
+	}
+	for _, s := range away {
+		tell(s)
 	}
 	set := make(chan error)
 	go func() {
@@ -248,9 +263,8 @@ func (c *Clock) Run(ctx context.Context, step func(Step), failed func(error)) {
 			}
 		}
 		blind = err != nil
-		s, stepped := c.Look()
-		if stepped {
-			step(s)
+		if s, stepped := c.Look(); stepped {
+			tell(s)
 		}
 		if err := c.save(false); err != nil && !unsaved {
 			unsaved = true

@@ -60,6 +60,7 @@ func (r *recovery) restore(loaded state.Loaded) {
 	for _, id := range loaded.Orphans {
 		r.obs.Note(id, event.StatusDeleted{})
 	}
+	inOrder(&loaded, r.cfg.Clock)
 	for _, rec := range loaded.Sandboxes {
 		if rec.ShimGroup != "" {
 			r.runtime.RejoinGroup(rec.ID, rec.ShimGroup, r.handlerOf(rec.Handler), rec.Status.Holds.Has(state.HoldTask))

@@ -108,6 +108,11 @@ func (r *Recorder) Find(ctx context.Context, q Query) (Answer, error) {
 		}
 	}
 	slices.Sort(numbers)
+	if q.Of != "" && !q.Around && len(numbers) > 0 { // a step of the clock explains the times of what is asked for
+		i, _ := slices.BinarySearch(r.index.steps, max(numbers[0], q.After+1))
+		numbers = append(numbers, r.index.steps[i:]...)
+		slices.Sort(numbers)
+	}
 	left := 0
 	if q.Since.IsZero() {
 		left = max(0, len(numbers)-maxAnswer)

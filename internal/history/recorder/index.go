@@ -17,6 +17,7 @@ import (
 type index struct {
 	byID   map[string]*history
 	series map[string]series // by name
+	steps  []uint64          // the numbers of settings of the clock, ascending
 	well   map[string]bool   // names of which a container ended well, while older entries are read
 }
 
@@ -61,6 +62,8 @@ func (x *index) note(h *history, number uint64, e event.Event) {
 	switch e := e.(type) {
 	case event.StopRequested:
 		h.stop = true
+	case event.ClockSet:
+		x.steps = append(x.steps, number)
 	case event.ExitSettled:
 		x.noteExit(h, number, e.Exit)
 	case event.ExitCorrected:
@@ -89,6 +92,7 @@ func (h *history) crash() bool {
 
 // forget drops the entries from one number on and below another.
 func (x *index) forget(from, to uint64) {
+	x.steps = slices.DeleteFunc(x.steps, func(n uint64) bool { return from <= n && n < to })
 	for id, h := range x.byID {
 		i, _ := slices.BinarySearch(h.numbers, from)
 		j, _ := slices.BinarySearch(h.numbers, to)
@@ -104,6 +108,7 @@ func (x *index) forget(from, to uint64) {
 
 // merge adds what was read of the segments, all of which is older than what is here.
 func (x *index) merge(older *index) {
+	x.steps = slices.Concat(older.steps, x.steps)
 	for id, old := range older.byID {
 		h := x.byID[id]
 		if h == nil {

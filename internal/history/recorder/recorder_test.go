@@ -836,3 +836,53 @@ func BenchmarkAdd(b *testing.B) {
 		})
 	}
 }
+
+// stepped is a machine whose clock can be set.
+type stepped struct {
+	clock.Source
+	began time.Time
+	ahead time.Duration
+}
+
+func (s *stepped) SinceBoot() time.Duration         { return time.Since(s.began) }
+func (s *stepped) Read() (time.Duration, time.Time) { return s.SinceBoot(), time.Now().Add(s.ahead) }
+func (s *stepped) Boot() string                     { return "boot 1" }
+
+// PROPERTIES 70: the clock is set ahead by thirty days, and berth is restarted: the history was deleted
+// for its age, and stayed so when the clock was right again. It goes by what the node has lived.
+func TestNothingIsDeletedForAWrongClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir, machine := t.TempDir(), &stepped{began: time.Now()}
+		begin := func() (*Recorder, func()) {
+			c, err := clock.Open(clock.Path(dir), machine)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return start(t, Config{Dir: filepath.Join(dir, "timeline"), Clock: c, MaxAge: 24 * time.Hour})
+		}
+		r, kill := begin()
+		r.life("web", 0, 0)
+		time.Sleep(3 * time.Second)
+		want := kinds(t, r, Query{Of: "web"})
+		kill()
+		for _, machine.ahead = range []time.Duration{30 * 24 * time.Hour, 0, -30 * 24 * time.Hour} {
+			r, kill = begin()
+			for range 3 { // segments are turned, and dropped, as entries come
+				r.add("x", event.Removed{})
+				time.Sleep(3 * time.Hour / 2)
+			}
+			if got := kinds(t, r, Query{Of: "web"}); len(got) < len(want) {
+				t.Errorf("with a clock that is ahead by %s: %v, want %v", machine.ahead, got, want)
+			}
+			kill()
+		}
+		r, _ = begin() // and what is old goes
+		for range 40 {
+			r.add("x", event.Removed{})
+			time.Sleep(time.Hour)
+		}
+		if got, err := r.Find(t.Context(), Query{Of: "web"}); err == nil {
+			t.Errorf("after its time: %v", got)
+		}
+	})
+}

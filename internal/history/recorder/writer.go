@@ -343,7 +343,7 @@ func peek(payload []byte) (n event.Entry, of event.Names, ok bool) {
 	}
 	switch head.Kind {
 	case "StopRequested", "ExitSettled", "ExitCorrected", "ExitRecalled", "ContainerCrashed",
-		"BerthStarted", "BerthStopped", "MachineShutDown", "HistoryUnread":
+		"BerthStarted", "BerthStopped", "MachineShutDown", "HistoryUnread", "ClockSet":
 		_ = n.UnmarshalJSON(p.Entry) // one of a newer berth has no event
 	}
 	n.At, n.ID = head.At, head.ID

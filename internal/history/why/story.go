@@ -20,6 +20,7 @@ type story struct {
 	failures   map[string]int        // creations of a container that have failed, by its name
 	reboots    []clock.Instant       // the first start of berth after each
 	shutdowns  []clock.Instant       // when berth was told that the machine is shut down
+	steps      []recorder.Entry      // settings of the clock
 	ended      map[string]event.Exit // by ID: ends that are not on record yet
 
 	ready        clock.Instant // the latest sandbox was
@@ -111,6 +112,9 @@ func tell(found recorder.Answer) *story {
 func (s *story) noteNode(n recorder.Entry) {
 	if e, ok := n.Event.(event.BerthStarted); ok && (e.After == event.AfterReboot || e.After == event.AfterShutdown) {
 		s.reboots = append(s.reboots, n.At)
+	}
+	if _, ok := n.Event.(event.ClockSet); ok {
+		s.steps = append(s.steps, n)
 	}
 	if _, ok := n.Event.(event.MachineShutDown); ok {
 		s.shutdowns = append(s.shutdowns, n.At)

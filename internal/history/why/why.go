@@ -137,9 +137,16 @@ func explain(found recorder.Answer, ended map[string]event.Exit, now clock.Insta
 			What:  found.Name + ": the history does not go back to its start, and has no end of it.",
 		}
 	}
-	return slices.MaxFunc(answers, func(x, y Answer) int {
+	a := slices.MaxFunc(answers, func(x, y Answer) int {
 		return cmp.Or(cmp.Compare(x.weight, y.weight), x.at.Compare(y.at), strings.Compare(y.Of, x.Of))
 	})
+	first := slices.IndexFunc(found.Entries, func(n recorder.Entry) bool { return n.ID == a.ID })
+	if n := len(s.steps) - 1; n >= 0 && first >= 0 && s.steps[n].At.After(found.Entries[first].At) {
+		step := s.steps[n].Event.(event.ClockSet)
+		a.Why = strings.TrimSpace(fmt.Sprintf("%s Meanwhile, %s, the clock was set from %s to %s.", a.Why, ago(s.steps[n].At, now),
+			step.From.UTC().Format(time.RFC3339), step.To.UTC().Format(time.RFC3339)))
+	}
+	return a
 }
 
 // ofContainer explains the containers of one name, the latest of which is the last.
