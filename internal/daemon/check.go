@@ -113,8 +113,8 @@ func checkDir(key, path string, mode os.FileMode, made ...string) error {
 		}
 	}
 	entries, err := os.ReadDir(real)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil // berth makes it
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
+		return nil // berth makes it, or a user asks who may not see it
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", key, err)

@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/exit"
 	"berth/internal/engine/adopt"
 	"berth/internal/heart/state"
@@ -47,7 +48,7 @@ func TestACodeThatThePlugInDidNotWriteDownIsKnown(t *testing.T) {
 				}
 				stopped, stop := context.WithCancel(t.Context())
 				stop()
-				_ = w.Run(stopped, nil, nil) // closes it
+				_ = w.Run(stopped, clock.New(nil).Now, nil) // closes it
 				if !w.Exact() {
 					t.Skip("this kernel does not say how a process has ended that somebody else has reaped")
 				}

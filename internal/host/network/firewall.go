@@ -46,8 +46,10 @@ func firewallOf(ctx context.Context) (string, error) {
 // it, and asking the program would make it.
 func hasLegacyTable(name string) (bool, error) {
 	b, err := os.ReadFile("/proc/thread-self/net/ip_tables_names")
-	if errors.Is(err, os.ErrNotExist) {
-		return false, nil // the kernel has no legacy firewall, or its module is not loaded
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
+		// The kernel has no legacy firewall, or its module is not loaded; or this is a user without
+		// root in a network that is not theirs, who has no rules there.
+		return false, nil
 	}
 	if err != nil {
 		return false, err

@@ -17,8 +17,8 @@ import (
 const wakeSlot = -1
 
 // Run reports exits until ctx ends, and returns nil then. It calls sink for each fact, from its own
-// goroutine, and sink must not block. now returns the instant of now. Any other error keeps it from waiting, and is final. All
-// descriptors are closed when it returns.
+// goroutine, and sink must not block. now returns the instant of now. Any other error keeps it from
+// waiting, and is final. All descriptors are closed when it returns.
 func (w *Watcher) Run(ctx context.Context, now func() clock.Instant, sink func(exit.Fact)) error {
 	woke := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
