@@ -102,17 +102,17 @@ var hostDirs = strings.Fields(`/ /bin /boot /etc /home /lib /lib64 /media /mnt /
 // is open to others and has other files. A directory in which an earlier berth has made one of the
 // entries made is berth's. key is the setting.
 func checkDir(key, path string, mode os.FileMode, made ...string) error {
-	real := path
+	resolved := path
 	if p, err := filepath.EvalSymlinks(path); err == nil {
-		real = p
+		resolved = p
 	}
-	for _, p := range []string{filepath.Clean(path), real} {
+	for _, p := range []string{filepath.Clean(path), resolved} {
 		first, _, _ := strings.Cut(strings.TrimPrefix(p, "/"), "/")
 		if slices.Contains(hostDirs, p) || slices.Contains([]string{"proc", "sys", "dev"}, first) {
 			return fmt.Errorf("%s: %s is a directory of the host; use one that berth has for itself, such as /var/lib/berth or /run/berth", key, p)
 		}
 	}
-	entries, err := os.ReadDir(real)
+	entries, err := os.ReadDir(resolved)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
 		return nil // berth makes it, or a user asks who may not see it
 	}
@@ -128,7 +128,7 @@ func checkDir(key, path string, mode os.FileMode, made ...string) error {
 			foreign = e.Name()
 		}
 	}
-	st, err := os.Stat(real)
+	st, err := os.Stat(resolved)
 	switch {
 	case err != nil:
 		return fmt.Errorf("%s: %w", key, err)
@@ -136,7 +136,7 @@ func checkDir(key, path string, mode os.FileMode, made ...string) error {
 	case st.Mode().Perm()&^mode != 0:
 		return fmt.Errorf("%s: directory %s holds %s, which is not berth's, and berth would reduce its mode from %o to %o; use a directory that berth has for itself",
 			key, path, foreign, st.Mode().Perm(), st.Mode().Perm()&mode)
-	case isMount(real, st):
+	case isMount(resolved, st):
 		return fmt.Errorf("%s: %s is a mount of the host and holds %s, which is not berth's; use a directory in it", key, path, foreign)
 	}
 	return nil

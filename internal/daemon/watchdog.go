@@ -33,33 +33,27 @@ func (d *daemon) answers() {
 	d.heart.core.Pods.Lanes()
 }
 
-// feedWhile calls fed four times within each period, until ctx ends, as long as ask returns. While one
-// call of ask has not returned there is no other one, so that a lock that is held for ever does not
-// collect goroutines.
+// feedWhile calls fed four times within each period, until ctx ends, as long as ask returns. There is
+// one call of ask at a time, so that a lock that is held for ever does not collect goroutines.
 func feedWhile(ctx context.Context, period time.Duration, ask, fed func()) {
 	t := time.NewTicker(period / 4)
 	defer t.Stop()
-	answered := make(chan struct{}, 1)
-	asking := false
 	for {
-		if !asking {
-			asking = true
-			go func() {
-				ask()
-				answered <- struct{}{}
-			}()
-		}
+		answered := make(chan struct{})
+		go func() {
+			defer close(answered)
+			ask()
+		}()
 		select {
 		case <-ctx.Done():
 			return
 		case <-answered:
-			asking = false
 			fed()
-			select {
-			case <-ctx.Done():
-				return
-			case <-t.C:
-			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
 		}
 	}
 }

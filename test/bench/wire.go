@@ -145,7 +145,8 @@ func serveWire(build string, mib int) (r *wireRegistry, address string, stop fun
 	}
 	s := &http.Server{Handler: r, ErrorLog: log.New(io.Discard, "", 0), ReadHeaderTimeout: 5 * time.Second}
 	served := make(chan struct{})
-	go func() { defer close(served); _ = s.Serve(wireListener{lis, r}) }()
+	limited := wireListener{lis, r}
+	go func() { defer close(served); _ = s.Serve(limited) }()
 	stop = func() { _ = s.Close(); <-served }
 	address = lis.Addr().String()
 	push := func(repository string, img v1.Image) error {
@@ -174,7 +175,7 @@ func serveWire(build string, mib int) (r *wireRegistry, address string, stop fun
 				return err
 			}
 			b, err := io.ReadAll(rc)
-			if err = errors.Join(err, rc.Close()); err != nil {
+			if err := errors.Join(err, rc.Close()); err != nil {
 				return err
 			}
 			r.blobs[d.String()] = b

@@ -168,7 +168,7 @@ func (fault shimFault) test(t *testing.T, external bool, between func(n *node.No
 	}
 	probed(1)
 	between(n)
-	mend := func() {}
+	var mend func()
 	if fault.stall != "" {
 		limits := []string{}
 		if fault.next != "waits" {

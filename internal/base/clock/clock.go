@@ -78,7 +78,7 @@ func Open(path string, source Source) (*Clock, error) {
 	}
 	since, wall := source.Read()
 	now := Stamped(wall)
-	at := Instant{}
+	var at Instant
 	if n := len(known) - 1; n >= 0 && known[n].ID == source.Boot() {
 		b := known[n]
 		at, b.Ended = b.Begin.Add(since), false

@@ -8,7 +8,7 @@ import (
 )
 
 // SecurityProfile_OCI is the type of a profile from a registry.
-const SecurityProfile_OCI runtimeapi.SecurityProfile_ProfileType = 3 //nolint:revive // as cri-api names it
+const SecurityProfile_OCI runtimeapi.SecurityProfile_ProfileType = 3
 
 // Of returns the new fields of a message of CRI as a message of this package with the same name. The
 // result is empty if m has none of them, and for nil. The error is that of unknown fields that are

@@ -51,10 +51,10 @@ func (s *Source) Read() (sinceBoot time.Duration, wall time.Time) {
 	narrowest := time.Duration(math.MaxInt64)
 	for range readings {
 		before := read(unix.CLOCK_BOOTTIME)
-		real := read(unix.CLOCK_REALTIME)
+		now := read(unix.CLOCK_REALTIME)
 		after := read(unix.CLOCK_BOOTTIME)
 		if took := after - before; took < narrowest {
-			narrowest, sinceBoot, wall = took, before+took/2, time.Unix(0, int64(real))
+			narrowest, sinceBoot, wall = took, before+took/2, time.Unix(0, int64(now))
 		}
 	}
 	return sinceBoot, wall

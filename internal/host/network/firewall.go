@@ -172,7 +172,7 @@ func legacySize(table string) (rules, size uint32, err error) {
 	defer unix.Close(fd)
 	length := uint32(unsafe.Sizeof(info))
 	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.IPPROTO_IP, getInfo,
-		uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&length)), 0)
+		uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&length)), 0) //nolint:gosec // the kernel fills both
 	if errno != 0 {
 		return 0, 0, errno
 	}

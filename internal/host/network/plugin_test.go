@@ -265,7 +265,7 @@ func (noGroups) Sweep() error                      { return unix.EMFILE }
 // leaves; and a pod is not disconnected while nobody knows what is at work on it.
 func TestWhatCannotBeLookedForIsNotTakenForGone(t *testing.T) {
 	n, dir := scripted(t, `echo > added`)
-	exec := &plugins{groups: noGroups{}, log: n.cfg.Logger}
+	exec := &plugins{groups: noGroups{}, log: n.cfg.Logger, list: n.exec.list}
 	if _, err := exec.ExecPlugin(t.Context(), "/bin/true", nil, []string{"CNI_CONTAINERID=a"}); !errors.Is(err, unix.ENOMEM) {
 		t.Errorf("%v", err)
 	}

@@ -4,7 +4,6 @@ package network
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -247,7 +246,7 @@ func (n *Network) portmap(ctx context.Context, verb string, list *libcni.Network
 		conf, err := libcni.InjectConf(plugin, map[string]any{
 			"name":          list.Name,
 			"cniVersion":    list.CNIVersion,
-			"prevResult":    json.RawMessage(p.result.Raw),
+			"prevResult":    p.result.Raw,
 			"runtimeConfig": map[string]any{capabilityPorts: rt.CapabilityArgs[capabilityPorts]},
 		})
 		if err != nil {
@@ -281,16 +280,16 @@ func (n *Network) portmap(ctx context.Context, verb string, list *libcni.Network
 // connected as they were (CHECK), and reports a pod that is not any more. berth cannot connect it
 // again, because only its network knows how. A pod whose plug-ins have never found it sound is not
 // reported, because some fail at any CHECK. It returns false if there was no pod to check.
-func (n *Network) check(ctx context.Context, notes Notes) (any bool) {
+func (n *Network) check(ctx context.Context, notes Notes) (asked bool) {
 	for _, p := range n.published.all() {
 		list, err := libcni.NetworkConfFromBytes(p.result.Conf)
 		if err != nil || n.cfg.Default != nil && n.cfg.Default.made(list) {
 			continue
 		}
-		any = true
+		asked = true
 		n.checkPod(ctx, list, p, notes)
 	}
-	return any
+	return asked
 }
 
 func (n *Network) checkPod(ctx context.Context, list *libcni.NetworkConfigList, p *publication, notes Notes) {

@@ -136,9 +136,7 @@ func (p *Profiles) pull(ctx context.Context, ref reference.Canonical, key profil
 	}
 	layer, err := p.layerOf(manifest)
 	if err == nil && pass != nil {
-		if err = pass.Pass(ctx, key.ref, descriptorOf(ref, manifest), registry); err != nil {
-			return false, err
-		}
+		err = pass.Pass(ctx, key.ref, descriptorOf(ref, manifest), registry)
 	}
 	if err != nil {
 		return false, err

@@ -56,7 +56,8 @@ func (u aloneUnpacker) apply(ctx context.Context, desc ocispec.Descriptor, mount
 		u.sink.Layer(image.LayerBegins)
 		defer u.sink.Layer(image.LayerEnds)
 	}
-	applied, err := ocispec.Descriptor{}, error(nil)
+	var applied ocispec.Descriptor
+	var err error
 	switch dir := aloneDir(mounts); {
 	case dir != "":
 		applied, err = by.Into(ctx, desc, unpack.Target{Dir: dir, Overlay: true, Alone: true}, opts...)

@@ -19,9 +19,15 @@ import (
 	"berth/test/testimage/testregistry"
 )
 
+// answer is one of a registry: a code, and when to come back.
+type answer struct {
+	code  int
+	after string
+}
+
 // answers is a transport that gives one answer after the other.
 type answers struct {
-	list []*http.Response
+	list []answer
 	at   []time.Duration
 	from time.Time
 }
@@ -30,35 +36,37 @@ type answers struct {
 func (a *answers) RoundTrip(*http.Request) (*http.Response, error) {
 	a.at = append(a.at, time.Since(a.from))
 	next := a.list[min(len(a.at), len(a.list))-1]
-	next.Body = http.NoBody
-	return next, nil
+	resp := &http.Response{StatusCode: next.code, Header: http.Header{}, Body: http.NoBody}
+	if next.after != "" {
+		resp.Header.Set("Retry-After", next.after)
+	}
+	return resp, nil
 }
 
 // A registry that says when to come back was asked five times at once, and the pull failed.
 func TestARegistryIsAskedAgainWhenItSays(t *testing.T) {
-	says := func(code int, after string) *http.Response {
-		return &http.Response{StatusCode: code, Header: http.Header{"Retry-After": {after}}}
-	}
-	ok := &http.Response{StatusCode: http.StatusOK}
+	ok := answer{code: http.StatusOK}
 	for name, c := range map[string]struct {
-		list []*http.Response
+		list []answer
 		code int
 		at   []time.Duration
 	}{
-		"seconds":         {[]*http.Response{says(429, "7"), says(503, "1"), ok}, 200, []time.Duration{0, 7 * time.Second, 8 * time.Second}},
-		"a date":          {[]*http.Response{says(429, "Sat, 01 Jan 2000 00:00:30 GMT"), ok}, 200, []time.Duration{0, 30 * time.Second}},
-		"too late":        {[]*http.Response{says(429, "3600"), ok}, 429, []time.Duration{0}},
-		"nonsense":        {[]*http.Response{says(429, "-1"), ok}, 429, []time.Duration{0}},
-		"something else":  {[]*http.Response{says(401, "7"), ok}, 401, []time.Duration{0}},
-		"again and again": {[]*http.Response{says(429, "0")}, 429, make([]time.Duration, mostWaits+1)},
+		"seconds":         {[]answer{{429, "7"}, {503, "1"}, ok}, 200, []time.Duration{0, 7 * time.Second, 8 * time.Second}},
+		"a date":          {[]answer{{429, "Sat, 01 Jan 2000 00:00:30 GMT"}, ok}, 200, []time.Duration{0, 30 * time.Second}},
+		"too late":        {[]answer{{429, "3600"}, ok}, 429, []time.Duration{0}},
+		"nonsense":        {[]answer{{429, "-1"}, ok}, 429, []time.Duration{0}},
+		"something else":  {[]answer{{401, "7"}, ok}, 401, []time.Duration{0}},
+		"again and again": {[]answer{{429, "0"}}, 429, make([]time.Duration, mostWaits+1)},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			a := &answers{list: c.list, from: time.Now()}
 			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://registry.example/v2/", nil)
 			try(t, err)
 			resp, err := waiting{a}.RoundTrip(r)
-			if err != nil || resp.StatusCode != c.code || len(a.at) != len(c.at) {
-				t.Fatalf("%s: %v %v, asked at %v", name, resp, err, a.at)
+			try(t, err)
+			try(t, resp.Body.Close())
+			if resp.StatusCode != c.code || len(a.at) != len(c.at) {
+				t.Fatalf("%s: %v, asked at %v", name, resp, a.at)
 			}
 			for i := range c.at {
 				if a.at[i] != c.at[i] {
@@ -72,8 +80,10 @@ func TestARegistryIsAskedAgainWhenItSays(t *testing.T) {
 		cancel()
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://registry.example/v2/", nil)
 		try(t, err)
-		if _, err := (waiting{&answers{list: []*http.Response{says(429, "7")}}}).RoundTrip(r); err == nil {
+		resp, err := waiting{&answers{list: []answer{{429, "7"}}}}.RoundTrip(r)
+		if err == nil {
 			t.Error("it waits for a pull that has ended")
+			try(t, resp.Body.Close())
 		}
 	})
 }

@@ -88,14 +88,15 @@ func TestExecSyncReturnsWhenAShimDoesNotEvenMakeTheProcess(t *testing.T) {
 		w := newWorld(t)
 		w.hang(true)
 		began := time.Now()
-		said := ""
+		words := make(chan string, 1)
 		time.AfterFunc(time.Second/2, func() { // PROPERTIES 65
 			all, _ := w.service.cfg.Ops.Snapshot()
-			said = strings.Join(ops.Sentences(all, ops.Object{ID: "c1"}, time.Now()), " ")
+			words <- strings.Join(ops.Sentences(all, ops.Object{ID: "c1"}, time.Now()), " ")
 		})
 		if _, err := w.service.ExecSync(t.Context(), "c1", []string{"/bin/ls", "secret"}, time.Second); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
+		said := <-words
 		if want := "It runs the command ls: the shim (Exec) has not answered for 1 s; it is given up in 1 s."; said != want {
 			t.Errorf("half a second later it was said: %s", said)
 		}
