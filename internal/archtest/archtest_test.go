@@ -122,8 +122,8 @@ func TestCRIMessagesStayOutOfTheRoomsBelow(t *testing.T) {
 }
 
 // What is mounted has to be in a record and unmounted again, so few rooms may mount. The mounts of
-// cgroup and of join are in no place, and end with their descriptors; those of rootless end with their
-// namespace, and berth rm unmounts the volumes that manifest has mounted.
+// cgroup and of join are in no place, and end with their descriptors; those of rootless end with
+// their namespace, and berth rm unmounts the volumes that manifest has mounted.
 func TestFewRoomsMount(t *testing.T) {
 	mounting := []string{"Mount", "Unmount", "MountSetattr", "MoveMount", "Fsmount", "OpenTree", "PivotRoot"}
 	for _, f := range source(t) {
@@ -139,9 +139,9 @@ func TestFewRoomsMount(t *testing.T) {
 	}
 }
 
-// Whoever waits for what a lane brings about needs a waiter of the lane, so that he does not sit out
-// a back-off: the types of package lane see to that. What they cannot see is here: the life of a
-// unit is in no other channels, and few react to an event without waiting for it.
+// Whoever waits for what a lane brings about needs a waiter of the lane, so that he does not sit
+// out a back-off: the types of package lane see to that. What they cannot see is here: the life of
+// a unit is in no other channels, and few react to an event without waiting for it.
 func TestWhoWaitsForAUnitPokesItsLane(t *testing.T) {
 	reacts := []string{
 		"internal/heart/pod/gap.go",      // a deletion lets the shim publish the end first, which no lane brings about
@@ -206,8 +206,8 @@ func TestTestsDoNotSleepAndHope(t *testing.T) {
 	}
 }
 
-// A program that a test starts and that never ends takes more than its test with it. What test/command
-// starts has a deadline; so has a context that is not simply that of the test.
+// A program that a test starts and that never ends takes more than its test with it. What
+// test/command starts has a deadline; so has a context that is not simply that of the test.
 func TestNoTestStartsAProgramWithoutADeadline(t *testing.T) {
 	exceptions := map[string]string{
 		"test/node/process.go":          "it starts what tests end, and bounds how long they wait",

@@ -21,10 +21,10 @@ func opens(n ast.Node) bool {
 	return false
 }
 
-// The path of a log leads through directories that a pod may write to, if it mounts /var/log/pods: a
-// link there made berth read another file of the host as root. logs writes logs, and everything that
-// reads one opens it with inroot.OpenLog. So a function that knows the path of a log opens nothing by
-// itself.
+// The path of a log leads through directories that a pod may write to, if it mounts /var/log/pods:
+// a link there made berth read another file of the host as root. logs writes logs, and everything
+// that reads one opens it with inroot.OpenLog. So a function that knows the path of a log opens
+// nothing by itself.
 func TestALogIsOpenedInOnePlace(t *testing.T) {
 	named := []string{"GetLogPath", "GetLogDirectory", "LogPath", "LogDirectory", "OpenLog"}
 	functions := 0
@@ -60,9 +60,9 @@ func TestALogIsOpenedInOnePlace(t *testing.T) {
 	}
 }
 
-// A room that opens files by their paths is on this list, with who makes what it opens. If others than
-// root, berth and the kernel do, the room opens it with inroot, os.Root or without following links, and
-// docs/security.md has a row for it in "Who could have made this?".
+// A room that opens files by their paths is on this list, with who makes what it opens. If others
+// than root, berth and the kernel do, the room opens it with inroot, os.Root or without following
+// links, and docs/security.md has a row for it in "Who could have made this?".
 func TestEachRoomThatOpensFilesKnowsWhoMakesThem(t *testing.T) {
 	const (
 		kernel = "the kernel: /proc, /sys and cgroup file systems"

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// boundless are the functions of internal/heart/pod that wait without a branch beside what they wait for,
-// each with what bounds that.
+// boundless are the functions of internal/heart/pod that wait without a branch beside what they
+// wait for, each with what bounds that.
 var boundless = map[string]string{
 	"Run":          "the controller ends when its parts have, which its context ends",
 	"unlock":       "a gate that is held is never empty",

@@ -142,8 +142,8 @@ func checkDir(key, path string, mode os.FileMode, made ...string) error {
 	return nil
 }
 
-// isMount reports whether a file system is mounted at a directory, from Linux 5.8 on also if it is a
-// bind mount.
+// isMount reports whether a file system is mounted at a directory, from Linux 5.8 on also if it is
+// a bind mount.
 func isMount(path string, st os.FileInfo) bool {
 	var x unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, path, 0, 0, &x); err == nil && x.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT != 0 {

@@ -81,8 +81,8 @@ const (
 )
 
 // start starts containerd in this process, and tries again when that fails: a disk may be full, and
-// another process may use its directory. berth serves from the records meanwhile, and Status has the
-// reason. It returns nil when ctx has ended.
+// another process may use its directory. berth serves from the records meanwhile, and Status has
+// the reason. It returns nil when ctx has ended.
 func (c *containerd) start(ctx context.Context, cfg embed.Config) *embed.Server {
 	for wait := range retry.Doubling(ctx.Done(), firstEmbed, slowestEmbed) {
 		s, err := embed.Start(ctx, cfg)

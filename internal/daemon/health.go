@@ -219,8 +219,8 @@ func (h *health) SystemdCgroup() bool { return h.handlers[h.defaultHandler].Syst
 // PulledProfiles implements cri.Health.
 func (h *health) PulledProfiles() bool { return h.seccomp }
 
-// WritableCgroups implements cri.Health. It logs each change, because the kubelet does not report why
-// a feature is missing.
+// WritableCgroups implements cri.Health. It logs each change, because the kubelet does not report
+// why a feature is missing.
 func (h *health) WritableCgroups() bool {
 	why := ""
 	if err := h.groupsDelegated(); err != nil {

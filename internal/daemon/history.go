@@ -133,9 +133,9 @@ func namesIn(sandbox string, p *runtimeapi.PodSandboxConfig, c *runtimeapi.Conta
 	return n
 }
 
-// asked is the controller as the rooms see it that it calls itself, and that are opened before it for
-// this reason: the recorder, NRI plug-ins and cAdvisor's service. None of them asks before parts run,
-// and by then the controller is there.
+// asked is the controller as the rooms see it that it calls itself, and that are opened before it
+// for this reason: the recorder, NRI plug-ins and cAdvisor's service. None of them asks before
+// parts run, and by then the controller is there.
 type asked struct{ *pod.Controller }
 
 // names returns the names of a sandbox or container that has a record.

@@ -128,8 +128,8 @@ func (d *daemon) runNetwork(ctx context.Context) error {
 	return d.host.network.Run(ctx, networkNotes{d.heart.core.obs})
 }
 
-// releaseLeases releases addresses that no pod has. A pod without a record keeps its address as long
-// as it has a network namespace, which the audit removes.
+// releaseLeases releases addresses that no pod has. A pod without a record keeps its address as
+// long as it has a network namespace, which the audit removes.
 func (d *daemon) releaseLeases(ctx context.Context) error {
 	for range retry.Doubling(ctx.Done(), time.Second, time.Minute) {
 		pinned, err := d.host.netns.Pinned(ctx)

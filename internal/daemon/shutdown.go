@@ -24,10 +24,10 @@ const (
 	systemdPatience = 3 * time.Second
 )
 
-// endContainers ends every container if berth is told to end because the machine is being shut down.
-// systemd would end the processes after berth, so that their exit codes would be lost, and would wait
-// for those that ignore SIGTERM regardless of their grace periods. If berth alone is stopped or
-// restarted, its containers go on.
+// endContainers ends every container if berth is told to end because the machine is being shut
+// down. systemd would end the processes after berth, so that their exit codes would be lost, and
+// would wait for those that ignore SIGTERM regardless of their grace periods. If berth alone is
+// stopped or restarted, its containers go on.
 func (d *daemon) endContainers(ctx context.Context) {
 	if !systemdStops(ctx) {
 		return

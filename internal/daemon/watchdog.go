@@ -10,8 +10,8 @@ import (
 )
 
 // feedWatchdog tells systemd that berth works, if the unit has a WatchdogSec. If berth is stuck,
-// systemd kills it with SIGABRT, which writes the stacks of all goroutines to the log, and starts it
-// again. Containers are not affected.
+// systemd kills it with SIGABRT, which writes the stacks of all goroutines to the log, and starts
+// it again. Containers are not affected.
 func (d *daemon) feedWatchdog(ctx context.Context) error {
 	within, err := systemd.SdWatchdogEnabled(false)
 	if err != nil {
@@ -33,8 +33,8 @@ func (d *daemon) answers() {
 	d.heart.core.Pods.Lanes()
 }
 
-// feedWhile calls fed four times within each period, until ctx ends, as long as ask returns. There is
-// one call of ask at a time, so that a lock that is held for ever does not collect goroutines.
+// feedWhile calls fed four times within each period, until ctx ends, as long as ask returns. There
+// is one call of ask at a time, so that a lock that is held for ever does not collect goroutines.
 func feedWhile(ctx context.Context, period time.Duration, ask, fed func()) {
 	t := time.NewTicker(period / 4)
 	defer t.Stop()

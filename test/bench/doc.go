@@ -23,8 +23,8 @@
 //
 // With -pulls it measures pulls of a large layer, of six, of many small files and of many images at
 // once, from a registry that bounds the bytes per second of each connection, adds latency, and cuts
-// connections. It writes pulls.txt, of which pulls.svg is a picture: the bytes on the wire, in files
-// and in blobs over time.
+// connections. It writes pulls.txt, of which pulls.svg is a picture: the bytes on the wire, in
+// files and in blobs over time.
 //
 // With -with crio it compares CRI-O as well, whose crio, conmon and pinns are in PATH: they are not
 // built from this module.

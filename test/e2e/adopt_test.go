@@ -182,8 +182,8 @@ func (a *adopted) switchover(down func()) string {
 }
 
 // PROPERTIES 46: pods of many kinds change from containerd's CRI plug-in to berth while they run. No
-// process ends, nothing is counted as a restart, exit codes are exact, and what of a log is missing is
-// said in it. Everything works afterwards, and nothing is left of them.
+// process ends, nothing is counted as a restart, exit codes are exact, and what of a log is missing
+// is said in it. Everything works afterwards, and nothing is left of them.
 func TestPodsAreAdoptedWhileTheyRun(t *testing.T) {
 	t.Parallel()
 	a := startAdopted(t)
@@ -294,8 +294,8 @@ func (a *adopted) sameAsBefore() {
 	}
 }
 
-// logIsWhole expects all numbers in the log of a container that writes them, and waits until there are
-// more of them.
+// logIsWhole expects all numbers in the log of a container that writes them, and waits until there
+// are more of them.
 func (a *adopted) logIsWhole(name string) {
 	a.t.Helper()
 	log := func() string { return a.Log(a.ids[name]) }
@@ -375,8 +375,8 @@ func (a *adopted) works() {
 	}
 }
 
-// refusedInMapped expects that no container is made in a pod with a user namespace, since the snapshotter of
-// containerd 1.7 does not shift the owners of files.
+// refusedInMapped expects that no container is made in a pod with a user namespace, since the
+// snapshotter of containerd 1.7 does not shift the owners of files.
 func (a *adopted) refusedInMapped() {
 	a.t.Helper()
 	c := node.ContainerConfig("new", "true")
@@ -470,8 +470,8 @@ func endsOnTheWayBackAreExact(t *testing.T) {
 	a.removedByPlugin()
 }
 
-// switchBack runs `berth adopt --back` with a restart of containerd that turns the plug-in on. down is
-// called while it is away.
+// switchBack runs `berth adopt --back` with a restart of containerd that turns the plug-in on. down
+// is called while it is away.
 func (a *adopted) switchBack(down func()) string {
 	a.t.Helper()
 	return a.AdoptWith([]string{"--back"}, node.Step{Name: "switch", Do: func() {

@@ -115,8 +115,8 @@ func advertisesWritable(t *testing.T, n *node.Node) bool {
 }
 
 // PROPERTIES 64: a container that asks for it makes groups below its own and moves its processes
-// there, as root, as another user and as the root of a user namespace. It owns what the kernel's list
-// for delegation has (cgroup-v2, "Delegation"), and cannot change its own limits.
+// there, as root, as another user and as the root of a user namespace. It owns what the kernel's
+// list for delegation has (cgroup-v2, "Delegation"), and cannot change its own limits.
 func TestAContainerOwnsItsControlGroup(t *testing.T) {
 	n := onUnified(t)
 	if err := os.Chmod(n.Dir, 0o711); err != nil { // for the root of a user namespace

@@ -25,8 +25,8 @@ import (
 	"berth/tools/drill"
 )
 
-// drilling is a drill that runs, whose files are in a directory of the node's, which is searched for
-// leaks.
+// drilling is a drill that runs, whose files are in a directory of the node's, which is searched
+// for leaks.
 type drilling struct {
 	*exec.Cmd
 	out, err bytes.Buffer
@@ -226,8 +226,8 @@ func TestADrillThatIsInterruptedLeavesNothing(t *testing.T) {
 	}
 }
 
-// berth hangs in the middle of a drill: it ends within a minute all the same, and says what it could
-// not remove, with what removes it.
+// berth hangs in the middle of a drill: it ends within a minute all the same, and says what it
+// could not remove, with what removes it.
 func TestADrillOfABerthThatHangsEndsWithinAMinute(t *testing.T) {
 	t.Parallel()
 	n := node.Start(t, node.Options{})

@@ -21,8 +21,8 @@ import (
 )
 
 // PROPERTIES 54: a user without root removes pods beside a berth of root's that has some. The user's berth
-// has inherited the mounts of root's pods, looked for bundles beside them, was refused, and tried again for
-// ever.
+// has inherited the mounts of root's pods, looked for bundles beside them, was refused, and tried
+// again for ever.
 func TestAUserRemovesPodsBesideThoseOfRoot(t *testing.T) {
 	t.Parallel()
 	n := node.Start(t, node.Options{})
@@ -63,8 +63,9 @@ func TestAUserRemovesPodsBesideThoseOfRoot(t *testing.T) {
 }
 
 // PROPERTIES 54: a user of the host has a mount and a directory with the names that containerd has for the
-// bundle of a pod, with a link to somebody's directory in it, and a process with the name and the arguments
-// of the program that cleans up after that pod. The pod is removed, and nothing of the user's is touched.
+// bundle of a pod, with a link to somebody's directory in it, and a process with the name and the
+// arguments of the program that cleans up after that pod. The pod is removed, and nothing of the
+// user's is touched.
 func TestWhatAUserNamedAfterAPodIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	const nobody = 65534

@@ -52,9 +52,9 @@ func pushProfile(t *testing.T, reg *testregistry.Registry, body string) string {
 }
 
 // PROPERTIES 69: a pod has a profile from a registry, together with a base: the OCI runtime makes the
-// container with both, and berth-exec and the OCI runtime the processes of exec. It is pulled once, is
-// not an image, is never pulled for a container, and outlives a restart; its removal changes nothing
-// for those who have it.
+// container with both, and berth-exec and the OCI runtime the processes of exec. It is pulled once,
+// is not an image, is never pulled for a container, and outlives a restart; its removal changes
+// nothing for those who have it.
 func TestAPulledProfileConfines(t *testing.T) {
 	n := joining(t, false)
 	reg := testregistry.Start(t)

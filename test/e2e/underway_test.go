@@ -18,8 +18,8 @@ import (
 )
 
 // PROPERTIES 65: incidents are planted, and the tools name each of them while it lasts: a CNI plug-in that
-// hangs in ADD and in DEL, a registry that does not answer, a grace period, a command such as that of a
-// postStart hook, and a creation that is refused early.
+// hangs in ADD and in DEL, a registry that does not answer, a grace period, a command such as that
+// of a postStart hook, and a creation that is refused early.
 func TestTheToolsNameWhatIsUnderWay(t *testing.T) {
 	t.Parallel()
 	gate := t.TempDir()

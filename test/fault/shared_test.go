@@ -24,8 +24,9 @@ import (
 	"berth/test/node"
 )
 
-// sharing starts a node whose pods share shims, three each. The shims are not faulty: what happens to
-// them is done by signals, in both orders: see [orders]. An ExecSync goes by way of the shim, as Exec does.
+// sharing starts a node whose pods share shims, three each. The shims are not faulty: what happens
+// to them is done by signals, in both orders: see [orders]. An ExecSync goes by way of the shim, as
+// Exec does.
 func sharing(t *testing.T, test func(t *testing.T, n *node.Node, between func())) {
 	t.Helper()
 	t.Parallel()
@@ -141,8 +142,8 @@ func executing(n *node.Node) bool {
 	return slices.ContainsFunc(n.Processes(), func(p string) bool { return strings.Contains(p, "4242") })
 }
 
-// answered reports whether the start of the one exec in a container was answered. berth then closes its
-// own writing ends of what the exec writes to, after it has noted which process that is.
+// answered reports whether the start of the one exec in a container was answered. berth then closes
+// its own writing ends of what the exec writes to, after it has noted which process that is.
 func answered(n *node.Node, id string) bool {
 	reads, writes := 0, 0
 	fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", n.Berth.Pid()))
@@ -164,10 +165,9 @@ func answered(n *node.Node, id string) bool {
 }
 
 // PROPERTIES 1, 5, 29, 31 and 71: a shim that three pods share is killed, or crashes as by a panic. The pods go
-// on, also when berth is killed and containerd starts anew; their ends are exact; a stop and a removal
-// need no shim; an exec that runs is ended, and the next
-// one is refused and says why. The next container starts another shim for its pod, and a
-// new pod joins neither.
+// on, also when berth is killed and containerd starts anew; their ends are exact; a stop and a
+// removal need no shim; an exec that runs is ended, and the next one is refused and says why. The
+// next container starts another shim for its pod, and a new pod joins neither.
 func TestPodsOutliveTheShimThatTheyShare(t *testing.T) {
 	sharing(t, func(t *testing.T, n *node.Node, between func()) {
 		for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGABRT} {
@@ -229,8 +229,8 @@ func TestPodsOutliveTheShimThatTheyShare(t *testing.T) {
 }
 
 // PROPERTIES 50: after any restart of berth the death of a shim ended all pods that shared it, since a
-// containerd inside berth cleaned up after them by the program of the sandbox and not of the container.
-// One beside berth is started again, too.
+// containerd inside berth cleaned up after them by the program of the sandbox and not of the
+// container. One beside berth is started again, too.
 func TestPodsOutliveTheShimThatTheyShareAfterARestart(t *testing.T) {
 	sharing(t, func(t *testing.T, n *node.Node, between func()) {
 		var pods, ids []string
@@ -412,8 +412,8 @@ func standsStill(t *testing.T, pid int) bool {
 	return true
 }
 
-// A pod keeps the shim that it was made with when the setting changes: those of before have one each,
-// and those that share one stay together.
+// A pod keeps the shim that it was made with when the setting changes: those of before have one
+// each, and those that share one stay together.
 func TestTheNumberOfPodsInAShimMayBeChanged(t *testing.T) {
 	t.Parallel()
 	n := node.Start(t, node.Options{Args: append([]string{"--set", "tricks.cleanup_script=true"}, withoutPause...)})

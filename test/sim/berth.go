@@ -79,10 +79,10 @@ func Boot(ctx context.Context, w *world.World, dir string) (*Berth, error) {
 	}
 }
 
-// unevenly sets the clock, and bounds that are a few microseconds longer than those of a node. Of two timers that
-// end at the same virtual instant, Go lets a random one be first, and a seed would not replay: a
-// call that waits for five seconds would end before or after the fifth retry of the awaited work,
-// which comes every second.
+// unevenly sets the clock, and bounds that are a few microseconds longer than those of a node. Of
+// two timers that end at the same virtual instant, Go lets a random one be first, and a seed would
+// not replay: a call that waits for five seconds would end before or after the fifth retry of the
+// awaited work, which comes every second.
 func unevenly(cfg pod.Config, c *clock.Clock) pod.Config {
 	cfg.Clock = c
 	cfg.AttemptTimeout = 10*time.Second + 11*time.Microsecond

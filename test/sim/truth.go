@@ -64,8 +64,8 @@ func (v *Watch) momentLocked(st *runtimeapi.ContainerStatus, p *world.Process, f
 	at := v.w.Wall(p.At)
 	want := max(at.UnixNano(), st.GetStartedAt())
 	off := time.Duration(st.GetFinishedAt() - want).Abs()
-	// A shim stamps what the clock shows: that is as right as the clock is, and nothing else is known of an
-	// end that the kernel has not told.
+	// A shim stamps what the clock shows: that is as right as the clock is, and nothing else is known
+	// of an end that the kernel has not told.
 	known := p.Notified || p.Away && !p.Lost && !p.Unanswered && p.Stamp.Equal(at)
 	if known && !final && v.w.ClockSets() > 0 {
 		known = false // an event has wall time as it was known when it was published

@@ -53,9 +53,9 @@ func TestTheUnitIsActiveWhenCRIIsServed(t *testing.T) {
 	h.systemctl("disable", "berth")
 }
 
-// berth's records are in the journal with fields, by which the exit of a container is found, also by a
-// berth that was started after the container. The text is the same as before. A kernel
-// that does not report codes may have had the exit settled before its shim said it: then a correction
+// berth's records are in the journal with fields, by which the exit of a container is found, also
+// by a berth that was started after the container. The text is the same as before. A kernel that
+// does not report codes may have had the exit settled before its shim said it: then a correction
 // follows.
 func TestTheJournalFindsAnExitByItsContainer(t *testing.T) {
 	h := start(t, "", "")

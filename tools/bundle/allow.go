@@ -12,8 +12,9 @@ import (
 )
 
 // allow returns an event with those of its fields that are written, or false if its kind is not
-// written at all. Each field that is taken over is named here, and a text passes one of the functions
-// of words.go: an event that gets another field does not have it in a bundle until it is added.
+// written at all. Each field that is taken over is named here, and a text passes one of the
+// functions of words.go: an event that gets another field does not have it in a bundle until it is
+// added.
 func allow(e event.Event) (event.Event, bool) {
 	for _, f := range []func(event.Event) event.Event{allowLife, allowEnd, allowStep, allowRest} {
 		if a := f(e); a != nil {

@@ -15,7 +15,8 @@ import (
 	"berth/internal/base/exit"
 )
 
-// Format is the number of the layout. It is raised when an earlier berth could not make sense of it.
+// Format is the number of the layout. It is raised when an earlier berth could not make sense of
+// it.
 const Format = 1
 
 // MaxEntries is how many entries a bundle has at most.
@@ -83,8 +84,8 @@ type Bundle struct {
 	unknown, unread, older int
 }
 
-// New begins a bundle. Of the answer of a running berth it takes what is allowed; the answer is nil if
-// no berth was asked.
+// New begins a bundle. Of the answer of a running berth it takes what is allowed; the answer is nil
+// if no berth was asked.
 func New(m Manifest, answer *berthv1.StateResponse) *Bundle {
 	b := &Bundle{Manifest: m, Configuration: settingsOf(answer.GetSettings()), max: MaxEntries}
 	b.Manifest.Format = Format

@@ -377,8 +377,8 @@ func TestPlayRunsInitContainersFirst(t *testing.T) {
 	}
 }
 
-// The service got a path that was relative to the directory of the command, and a second play made a
-// second pod of the same name without a word.
+// The service got a path that was relative to the directory of the command, and a second play made
+// a second pod of the same name without a word.
 func TestPlayNamesPathsAsTheServiceSeesThemAndRunsAPodOnce(t *testing.T) {
 	t.Chdir(t.TempDir())
 	f := newFake()

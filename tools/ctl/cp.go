@@ -103,8 +103,8 @@ func (a *app) copyOut(ctx context.Context, c *client.Client, o object, from, to 
 	return errors.Join(<-sent, err)
 }
 
-// unpack writes the files of an archive below root, under the name as in place of the first part name.
-// The archive comes from a container: the kernel resolves each path within root.
+// unpack writes the files of an archive below root, under the name as in place of the first part
+// name. The archive comes from a container: the kernel resolves each path within root.
 func unpack(root *os.Root, r io.Reader, name, as string) error {
 	for t := tar.NewReader(r); ; {
 		h, err := t.Next()

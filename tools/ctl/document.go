@@ -14,8 +14,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// document is a message that is written as JSON: each field is there, also a state that is the first
-// of its enumeration, numbers are numbers, so that jq can compare them, and instants are RFC 3339.
+// document is a message that is written as JSON: each field is there, also a state that is the
+// first of its enumeration, numbers are numbers, so that jq can compare them, and instants are RFC
+// 3339.
 type document struct{ proto.Message }
 
 // shaped returns a list in the shape that all lists have for programs: an object with items.
@@ -59,8 +60,8 @@ func documents[M proto.Message](list []M) []document {
 	return docs
 }
 
-// MarshalJSON implements json.Marshaler. Protojson varies its white space on purpose, so the document
-// is written anew.
+// MarshalJSON implements json.Marshaler. Protojson varies its white space on purpose, so the
+// document is written anew.
 func (d document) MarshalJSON() ([]byte, error) {
 	b, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(d.Message)
 	if err != nil {

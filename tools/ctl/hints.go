@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// hints are the commands of docker, podman, nerdctl, crictl and kubectl that berth has under another
-// name, and those that it does not have, with the way to the same end.
+// hints are the commands of docker, podman, nerdctl, crictl and kubectl that berth has under
+// another name, and those that it does not have, with the way to the same end.
 var hints = map[string]string{
 	"annotate":      "labels and annotations are those of the manifest; see `berth inspect`",
 	"apply":         "`berth play POD.yaml`",
@@ -73,8 +73,8 @@ var hints = map[string]string{
 	"wait":          "`berth play --wait`, or `berth events`",
 }
 
-// hinted answers a command that berth does not have: by the right name of the same thing, or by names
-// that are spelled alike.
+// hinted answers a command that berth does not have: by the right name of the same thing, or by
+// names that are spelled alike.
 func hinted(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cmd.Help()

@@ -121,8 +121,8 @@ func (a *app) playCommand() *cobra.Command {
 	return cmd
 }
 
-// playedBefore returns an error if a pod of the same name runs: the second one would have another UID,
-// so that CRI takes it for another pod.
+// playedBefore returns an error if a pod of the same name runs: the second one would have another
+// UID, so that CRI takes it for another pod.
 func playedBefore(ctx context.Context, c *client.Client, plan *manifest.Plan) error {
 	m := plan.Sandbox.GetMetadata()
 	pods, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})

@@ -79,8 +79,8 @@ func resolveIn(ctx context.Context, c *client.Client, what, container string) (o
 	return object{}, fmt.Errorf("pod %s has no container %s; `berth ps -a` lists those that it has", pod.path, container)
 }
 
-// resolveRunning is resolveIn for a command in a container. Of a pod with several containers that run
-// it takes the first one that was made, as kubectl does, and says so.
+// resolveRunning is resolveIn for a command in a container. Of a pod with several containers that
+// run it takes the first one that was made, as kubectl does, and says so.
 func resolveRunning(ctx context.Context, c *client.Client, what, container string, w io.Writer) (object, error) {
 	o, err := resolveIn(ctx, c, what, container)
 	if err == nil || container != "" {

@@ -54,8 +54,9 @@ func (u underWay) about(id, name string) string {
 	return strings.Join(said, "; ")
 }
 
-// of returns the operations that concern containers, or pods and their images, and their parts. Those
-// of a command or a connection in a container are left out: they take as long as their client likes.
+// of returns the operations that concern containers, or pods and their images, and their parts.
+// Those of a command or a connection in a container are left out: they take as long as their client
+// likes.
 func (u underWay) of(containers bool) underWay {
 	return slices.DeleteFunc(slices.Clone(u), func(o *berthv1.Operation) bool {
 		return o.GetOf().GetPod() == "" || (o.GetOf().GetContainer() != "") != containers ||

@@ -54,8 +54,8 @@ func readable(s string) string { return wholeID.ReplaceAllStringFunc(oneLine(s),
 // telling matches the lines of a log that tell most of a failure.
 var telling = regexp.MustCompile(`(?i)error|fatal|panic|exception|denied|refused|no space|not found|cannot|failed|killed`)
 
-// tellingLines returns at most n lines of a log: the last ones, and in place of the first of them the
-// last line before them that tells of a failure, if none of them does.
+// tellingLines returns at most n lines of a log: the last ones, and in place of the first of them
+// the last line before them that tells of a failure, if none of them does.
 func tellingLines(all []string, n int) []string {
 	last := all[max(0, len(all)-n):]
 	if len(all) <= n || slices.ContainsFunc(last, telling.MatchString) {

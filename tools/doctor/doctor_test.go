@@ -235,8 +235,8 @@ func (p *planted) statfs(change func(*FS)) {
 // year is a validity around now.
 func year() (from, to time.Time) { return now.AddDate(0, -6, 0), now.AddDate(0, 6, 0) }
 
-// misconfigurations are what may be wrong with a machine: what is planted, which check finds it, how
-// bad it is, and the words of the finding and of the remedy.
+// misconfigurations are what may be wrong with a machine: what is planted, which check finds it,
+// how bad it is, and the words of the finding and of the remedy.
 var misconfigurations = []struct {
 	name  string
 	plant func(p *planted)

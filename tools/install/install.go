@@ -51,9 +51,9 @@ const (
 		"[runtimes.runc]\nsystemd_cgroup = true\n"
 )
 
-// ofHost returns the settings of this host: the socket for crictl, if it has none, and where systemd
-// runs, the cgroup driver. The driver of a node that has pods is not changed, so an upgrade leaves
-// it; nor is that of a configuration that is there already.
+// ofHost returns the settings of this host: the socket for crictl, if it has none, and where
+// systemd runs, the cgroup driver. The driver of a node that has pods is not changed, so an upgrade
+// leaves it; nor is that of a configuration that is there already.
 func (o Options) ofHost(m *manifest) []file {
 	files := []file{{path: crictlFile, body: []byte(crictl), mode: 0o644, config: true, says: "leads crictl to berth"}}
 	_, err := os.Lstat(o.on("/etc/berth"))

@@ -142,8 +142,8 @@ func TestUninstallLeavesNothing(t *testing.T) {
 	refused(t, h.uninstall(t), "has installed nothing")
 }
 
-// crictl without a configuration asked a socket that is for cAdvisor, and the default driver was not
-// that of a node with systemd. Both are set once, said, and left to whoever has set them.
+// crictl without a configuration asked a socket that is for cAdvisor, and the default driver was
+// not that of a node with systemd. Both are set once, said, and left to whoever has set them.
 func TestTheSettingsOfTheHostAreWrittenOnce(t *testing.T) {
 	h := newHost(t)
 	h.must(t, tree(t, "1"))
@@ -172,8 +172,8 @@ func TestTheSettingsOfTheHostAreWrittenOnce(t *testing.T) {
 	}
 }
 
-// An upgrade replaces what it wrote, removes what the new version lacks, restarts a berth that runs,
-// and leaves the configuration.
+// An upgrade replaces what it wrote, removes what the new version lacks, restarts a berth that
+// runs, and leaves the configuration.
 func TestAnUpgrade(t *testing.T) {
 	h := newHost(t)
 	h.must(t, tree(t, "1", "share/berth/old"))

@@ -152,12 +152,13 @@ func (c *Clock) Wall(i Instant) time.Time {
 	return c.boots.Load().wallOf(i)
 }
 
-// Shown returns an instant whose stamp is the wall time of i, as it is known now: for a program that
-// knows no instants.
+// Shown returns an instant whose stamp is the wall time of i, as it is known now: for a program
+// that knows no instants.
 func (c *Clock) Shown(i Instant) Instant { return Stamped(c.Wall(i)) }
 
 // Instant returns the instant of a wall time that another program has stamped, not later than now;
-// none for the zero Time and for the epoch, which stand for no time. It is as right as the clock was then.
+// none for the zero Time and for the epoch, which stand for no time. It is as right as the clock
+// was then.
 func (c *Clock) Instant(t time.Time) Instant {
 	if t.Unix() <= 0 {
 		return Instant{}
@@ -214,9 +215,9 @@ func (c *Clock) save(ended bool) error {
 	return known.write(c.path)
 }
 
-// Run calls step whenever the wall clock is set, and for each time that it was while berth was away,
-// and writes down how long this boot has lived, until ctx ends. failed is called with what cannot be
-// watched or written, at most once for each of a row of failures.
+// Run calls step whenever the wall clock is set, and for each time that it was while berth was
+// away, and writes down how long this boot has lived, until ctx ends. failed is called with what
+// cannot be watched or written, at most once for each of a row of failures.
 func (c *Clock) Run(ctx context.Context, step func(Step), failed func(error)) {
 	c.mu.Lock()
 	away := c.away

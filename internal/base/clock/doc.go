@@ -24,8 +24,8 @@
 //
 // # Never
 //
-// It does not follow the wall clock by itself: [Clock.Run] waits for the [Source] to tell of a step.
-// It starts no process, and imports only the way to write a file.
+// It does not follow the wall clock by itself: [Clock.Run] waits for the [Source] to tell of a
+// step. It starts no process, and imports only the way to write a file.
 //
 // # To look at it live
 //

@@ -23,8 +23,8 @@ func Stamped(t time.Time) Instant {
 	return Instant{t.UnixNano()}
 }
 
-// Stamp returns the place in the form of a time, of which Stamped makes the instant again. It is not
-// wall time, which [Clock.Wall] makes.
+// Stamp returns the place in the form of a time, of which Stamped makes the instant again. It is
+// not wall time, which [Clock.Wall] makes.
 func (i Instant) Stamp() time.Time {
 	if i.IsZero() {
 		return time.Time{}

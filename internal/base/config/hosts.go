@@ -32,8 +32,8 @@ type hostsTable struct {
 
 // CheckRegistries returns the mistakes in the hosts.toml files of a directory, each with its file
 // and line. containerd's code would log them and ask the registry itself, past the mirrors and
-// certificates that the operator has configured. A directory that does not exist has none, and nor has
-// one that is closed to this user: a pull that needs it names that.
+// certificates that the operator has configured. A directory that does not exist has none, and nor
+// has one that is closed to this user: a pull that needs it names that.
 func CheckRegistries(dir string) (errs []error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !absent(err) && !errors.Is(err, os.ErrPermission) {

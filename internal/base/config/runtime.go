@@ -20,8 +20,8 @@ func (r Runtime) Joins() bool {
 }
 
 // defaultShimPods is how many pods share a shim as berth ships. Of 50 pods, 20 to a shim cost their
-// shims 31 MiB, 10 cost 40, and 50 cost 22; each further pod costs 0.26 MiB, 0.51 and 0.2. More saves
-// little, and a shim that fails has more pods.
+// shims 31 MiB, 10 cost 40, and 50 cost 22; each further pod costs 0.26 MiB, 0.51 and 0.2. More
+// saves little, and a shim that fails has more pods.
 const defaultShimPods = 20
 
 // PodsOfAShim returns how many pods without a pause process may share a shim.

@@ -10,9 +10,9 @@ import (
 // SecurityProfile_OCI is the type of a profile from a registry.
 const SecurityProfile_OCI runtimeapi.SecurityProfile_ProfileType = 3
 
-// Of returns the new fields of a message of CRI as a message of this package with the same name. The
-// result is empty if m has none of them, and for nil. The error is that of unknown fields that are
-// not in wire format, which none can be that came through gRPC.
+// Of returns the new fields of a message of CRI as a message of this package with the same name.
+// The result is empty if m has none of them, and for nil. The error is that of unknown fields that
+// are not in wire format, which none can be that came through gRPC.
 func Of[N any, P interface {
 	*N
 	proto.Message

@@ -4,9 +4,9 @@
 //
 // The cri-api of 1.38 needs Go 1.27, and berth is built with the Go and the cri-api of 1.37. In the
 // wire format nothing is lost by that: what a message of the older cri-api does not know stays in
-// it, as unknown fields, in requests, records and answers. [Of] reads the new fields from there, and
-// [Set] puts them there. The messages of the new methods are whole. Delete this package when berth
-// is built with that cri-api: each of its types has a namesake there.
+// it, as unknown fields, in requests, records and answers. [Of] reads the new fields from there,
+// and [Set] puts them there. The messages of the new methods are whole. Delete this package when
+// berth is built with that cri-api: each of its types has a namesake there.
 //
 // # Promises
 //

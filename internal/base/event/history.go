@@ -9,8 +9,8 @@ import (
 	"berth/internal/base/clock"
 )
 
-// ClockSet reports that the wall clock of the node was set: entries before it have stamps of another
-// wall time, and are shown in that of now.
+// ClockSet reports that the wall clock of the node was set: entries before it have stamps of
+// another wall time, and are shown in that of now.
 type ClockSet struct {
 	// From and To are wall time, before and after.
 	From time.Time `json:"from"`

@@ -55,8 +55,8 @@ func (OOMScoreKept) line() Line {
 	return info(Berth, "oom_score_adj of processes that run stays as it is")
 }
 
-// HostPortsRestored reports that another program had removed rules of the pod's host ports, and that
-// they are there again.
+// HostPortsRestored reports that another program had removed rules of the pod's host ports, and
+// that they are there again.
 type HostPortsRestored struct{}
 
 func (HostPortsRestored) line() Line {

@@ -90,8 +90,8 @@ func TestReasons(t *testing.T) {
 }
 
 // PROPERTIES 5, 49: whatever the witnesses report, in whatever order and however often: a measured code
-// is known in the end if anybody measured one, and the process's if anybody knew that; it is one that
-// somebody with that rank reported, and to report everything once more changes nothing.
+// is known in the end if anybody measured one, and the process's if anybody knew that; it is one
+// that somebody with that rank reported, and to report everything once more changes nothing.
 func TestAnyOrderAnyNumberOfTimes(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	origins := []Origin{Kernel, Task, Stream, Audit}

@@ -23,8 +23,8 @@ import (
 	"berth/internal/host/podfiles"
 )
 
-// Run takes over the pods of containerd's CRI plug-in, or gives them back, as the request says. Errors
-// are sentences for the operator. Berth's directories exist, unless it is a dry run.
+// Run takes over the pods of containerd's CRI plug-in, or gives them back, as the request says.
+// Errors are sentences for the operator. Berth's directories exist, unless it is a dry run.
 func Run(ctx context.Context, cfg config.Config, r adopt.Request) error {
 	return run(ctx, cfg, r, answerTimeout)
 }
@@ -86,7 +86,8 @@ type node struct {
 }
 
 // meets returns which containerd it is that has answered. The error says that what is on record is
-// another's: this one knows nothing of it, and berth would take that for gone, whichever way pods go.
+// another's: this one knows nothing of it, and berth would take that for gone, whichever way pods
+// go.
 func (n *node) meets(ctx context.Context, units int) (is state.Containerd, err error) {
 	was, err := state.ReadContainerd(n.cfg.Root)
 	switch {
@@ -118,20 +119,20 @@ func (n *node) note() error {
 // said tells the operator what happens, in a sentence.
 func (n *node) said(format string, args ...any) { n.request.Said(format, args...) }
 
-// atOnce is how many pods, or objects, are changed at the same time. Each waits for the disk, of the
-// records and of containerd.
+// atOnce is how many pods, or objects, are changed at the same time. Each waits for the disk, of
+// the records and of containerd.
 const atOnce = 16
 
-// move moves pods one way, side by side. Those that are under way when one of them fails are moved to
-// the end.
+// move moves pods one way, side by side. Those that are under way when one of them fails are moved
+// to the end.
 func move(ctx context.Context, o adopt.Outside, recs *records, ids []string, to adopt.Direction) error {
 	return each(ctx, ids, func(ctx context.Context, id string) error {
 		return adopt.Move(ctx, o, id, recs.ownerOf(id), to)
 	})
 }
 
-// each does something with IDs, side by side. What is under way when one of them fails is done to the
-// end, and the others are not begun, as after an interruption by the operator.
+// each does something with IDs, side by side. What is under way when one of them fails is done to
+// the end, and the others are not begun, as after an interruption by the operator.
 func each(ctx context.Context, ids []string, do func(ctx context.Context, id string) error) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(atOnce)

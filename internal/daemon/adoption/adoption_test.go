@@ -16,8 +16,8 @@ import (
 	"berth/internal/heart/state"
 )
 
-// An interface of CNI may have a dash in its name, as a network may: what a pod has of either is found,
-// for a pod with a second interface is refused.
+// An interface of CNI may have a dash in its name, as a network may: what a pod has of either is
+// found, for a pod with a second interface is refused.
 func TestTheCachedResultsOfAPodAreFound(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"net-p1-eth0", "cni-loopback-p1-lo", "my-net-p1-net-1", "net-p10-eth0", "net-gone-eth0", "other"} {
@@ -70,8 +70,8 @@ func TestRecordsAreLockedUnlessItIsADryRun(t *testing.T) {
 }
 
 // PROPERTIES 46: a pod is on record with its owner, also for the next call. What was taken before it was
-// cut off stays as it is on record, what the plug-in has removed since goes, and nothing is left of what
-// is the plug-in's.
+// cut off stays as it is on record, what the plug-in has removed since goes, and nothing is left of
+// what is the plug-in's.
 func TestAnOwnerIsOnRecordForTheNextCall(t *testing.T) {
 	dir := t.TempDir()
 	p := adopt.Pod{ID: "p1", Sandbox: state.Sandbox{ID: "p1", Config: &runtimeapi.PodSandboxConfig{}}, Status: state.Status{Phase: state.Ready, Owner: state.OwnerTaking}}

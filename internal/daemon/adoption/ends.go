@@ -17,12 +17,13 @@ import (
 	"berth/internal/host/pidfd"
 )
 
-// lastAnswers is how long the answers of shims may take that a containerd has passed on which is gone.
+// lastAnswers is how long the answers of shims may take that a containerd has passed on which is
+// gone.
 const lastAnswers = 2 * time.Second
 
-// ends is how containers end while the plug-in is turned off. The plug-in deletes the task of one that
-// has ended, and then writes its code down: a plug-in that is stopped in between leaves neither. So the
-// kernel, by a pidfd, and the shim, by a wait for the task, are asked beside it.
+// ends is how containers end while the plug-in is turned off. The plug-in deletes the task of one
+// that has ended, and then writes its code down: a plug-in that is stopped in between leaves
+// neither. So the kernel, by a pidfd, and the shim, by a wait for the task, are asked beside it.
 type ends struct {
 	node  *node
 	kills oomKills
@@ -95,8 +96,8 @@ func (e *ends) watch(ctx context.Context, ct adopt.Container) {
 	})
 }
 
-// facts returns how containers have ended, as far as a witness knows. It is called when the containerd is
-// gone that was there before.
+// facts returns how containers have ended, as far as a witness knows. It is called when the
+// containerd is gone that was there before.
 func (e *ends) facts() map[string]exit.Fact {
 	answered := make(chan struct{})
 	go func() { e.waits.Wait(); close(answered) }()

@@ -21,8 +21,8 @@ import (
 )
 
 // PROPERTIES 46: a container that ends as containerd is stopped has its code, also where the plug-in has
-// deleted its task and was stopped before it wrote the code down. The kernel and the shim are witnesses,
-// and each is enough.
+// deleted its task and was stopped before it wrote the code down. The kernel and the shim are
+// witnesses, and each is enough.
 func TestACodeThatThePlugInDidNotWriteDownIsKnown(t *testing.T) {
 	for _, witness := range []exit.Origin{exit.Kernel, exit.Task} {
 		t.Run(string(witness), func(t *testing.T) {

@@ -101,8 +101,8 @@ func (g *giving) look(ctx context.Context) (back adopt.Back, err error) {
 	return adopt.MakeBack(g.loaded, found), nil
 }
 
-// unguard removes all guards, also those of an adoption, or its way back, that was cut off: the pods of
-// some of them have no record any more, and those of others have none yet.
+// unguard removes all guards, also those of an adoption, or its way back, that was cut off: the
+// pods of some of them have no record any more, and those of others have none yet.
 func (g *giving) unguard(ctx context.Context) error {
 	left, err := g.ctrd.Guarded(ctx)
 	if err != nil || len(left) == 0 {
@@ -115,10 +115,10 @@ func (g *giving) unguard(ctx context.Context) error {
 	return nil
 }
 
-// prepare sees to it that what ends while containerd is restarted has its exact code, and that nothing
-// that it has written is lost. A plug-in of 1.x leaves the guards, so that somebody has to wait for it
-// and remove them: without --switch there are none, nor are there any beside a plug-in that does not
-// start then.
+// prepare sees to it that what ends while containerd is restarted has its exact code, and that
+// nothing that it has written is lost. A plug-in of 1.x leaves the guards, so that somebody has to
+// wait for it and remove them: without --switch there are none, nor are there any beside a plug-in
+// that does not start then.
 func (g *giving) prepare(ctx context.Context, pods []adopt.Record) error {
 	guards, err := g.ctrd.Guards(ctx)
 	if err != nil {
@@ -144,9 +144,9 @@ func (g *giving) prepare(ctx context.Context, pods []adopt.Record) error {
 	return nil
 }
 
-// settle waits until the plug-in serves its pods again. Then it does what the plug-in has not done: the
-// guards are removed, if there are any left, and what was in the pipes of a container that had ended
-// goes into its log.
+// settle waits until the plug-in serves its pods again. Then it does what the plug-in has not done:
+// the guards are removed, if there are any left, and what was in the pipes of a container that had
+// ended goes into its log.
 func (g *giving) settle(ctx context.Context, pods []adopt.Record) error {
 	if err := g.reach(ctx); err != nil {
 		return err
@@ -191,8 +191,8 @@ type rest struct {
 	log  logs.Options
 }
 
-// writeRests writes the ends of logs. It tries those that cannot be written again until [node.patience] is
-// over, and then says what is lost. The plug-in serves meanwhile.
+// writeRests writes the ends of logs. It tries those that cannot be written again until
+// [node.patience] is over, and then says what is lost. The plug-in serves meanwhile.
 func (g *giving) writeRests(ctx context.Context, rests []rest) {
 	within, cancel := context.WithTimeout(ctx, g.patience)
 	defer cancel()

@@ -32,9 +32,9 @@ func (k oomKills) count(id string, st state.Status, now clock.Instant) {
 	}
 }
 
-// identify completes what a record says of a process. Of one that has ended meanwhile only the cgroup
-// is kept: its shim has its code, and the cgroup says whether it was the OOM killer. OOM kills that the
-// process has survived are not a reason of its end.
+// identify completes what a record says of a process. Of one that has ended meanwhile only the
+// cgroup is kept: its shim has its code, and the cgroup says whether it was the OOM killer. OOM
+// kills that the process has survived are not a reason of its end.
 func (k oomKills) identify(id string, st *state.Status, now clock.Instant) {
 	if was, ok := k[id]; ok {
 		st.OOMKills, st.OOMKilledAt = was.count, was.at

@@ -28,7 +28,8 @@ type records struct {
 	now map[string]adopt.Record // by pod, as they are now
 }
 
-// openRecords opens the records. A dry run makes none, and does without those that a berth has open.
+// openRecords opens the records. A dry run makes none, and does without those that a berth has
+// open.
 func openRecords(root string, r adopt.Request) (*records, error) {
 	recs := &records{now: map[string]adopt.Record{}}
 	if r.DryRun {
@@ -115,8 +116,9 @@ func (r *records) commit(id string, after *adopt.Record, changes []state.Change)
 	return nil
 }
 
-// begin puts a pod of a plan on record, as one that is being taken over. What was taken already before
-// an adoption, or its way back, was cut off, stays as it is on record: nobody else knows it better.
+// begin puts a pod of a plan on record, as one that is being taken over. What was taken already
+// before an adoption, or its way back, was cut off, stays as it is on record: nobody else knows it
+// better.
 func (r *records) begin(p adopt.Pod, kills oomKills, now clock.Instant) error {
 	before, _ := r.of(p.ID)
 	known := map[string]state.ContainerRecord{}

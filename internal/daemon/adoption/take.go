@@ -161,9 +161,9 @@ func (t *taking) refusal() error {
 		"After a repeated call they are berth's; or take the plug-in off disabled_plugins, and restart containerd", why)
 }
 
-// turnOff has the command of the operator turn the plug-in off. Meanwhile the tasks are guarded from
-// containerd's clean-up, their ends are watched, and the pipes are held open, so that no exit code and no
-// output is lost.
+// turnOff has the command of the operator turn the plug-in off. Meanwhile the tasks are guarded
+// from containerd's clean-up, their ends are watched, and the pipes are held open, so that no exit
+// code and no output is lost.
 func (t *taking) turnOff(ctx context.Context) (err error) {
 	var guarded []string
 	defer func() {
@@ -257,8 +257,9 @@ func (t *taking) hold() error {
 	return nil
 }
 
-// handToBerth has the command of the operator start berth while the pipes are held open. Without one,
-// what is in the pipes goes into the logs now: of a container that has ended, nobody holds them then.
+// handToBerth has the command of the operator start berth while the pipes are held open. Without
+// one, what is in the pipes goes into the logs now: of a container that has ended, nobody holds
+// them then.
 func (t *taking) handToBerth(ctx context.Context) error {
 	if t.request.Start == "" {
 		for _, p := range t.plan.Pods {
@@ -276,7 +277,8 @@ func (t *taking) handToBerth(ctx context.Context) error {
 	return t.command(ctx, "--start", t.request.Start)
 }
 
-// forgetGone forgets pods of which an adoption that was cut off has a record, and containerd nothing.
+// forgetGone forgets pods of which an adoption that was cut off has a record, and containerd
+// nothing.
 func (t *taking) forgetGone(ctx context.Context) error {
 	for _, r := range adopt.Unsettled(t.loaded) { // as it was at the beginning
 		if _, ok := t.pods[r.ID]; ok {
@@ -363,7 +365,8 @@ func (n *node) copyCache(c adopt.Cached) error {
 	return wholefile.Write(to, c.Text, 0o600, os.Geteuid(), os.Getegid())
 }
 
-// dropCaches removes berth's copies of CNI's results of a pod, and what is left of one that was cut off.
+// dropCaches removes berth's copies of CNI's results of a pod, and what is left of one that was cut
+// off.
 func (n *node) dropCaches(r adopt.Record) error {
 	if r.Sandbox.Adopted == nil {
 		return nil

@@ -226,8 +226,8 @@ func TestWhatCannotBeAdoptedIsNamed(t *testing.T) {
 	}
 }
 
-// A pod that cannot be adopted, or has a container that cannot be, ends as a whole if the operator names
-// it. What can be adopted never does.
+// A pod that cannot be adopted, or has a container that cannot be, ends as a whole if the operator
+// names it. What can be adopted never does.
 func TestOnlyAPodThatCannotBeAdoptedEnds(t *testing.T) {
 	const id = "0123456789abcdef"
 	for _, tc := range []struct {
@@ -311,8 +311,8 @@ func TestANetworkIsPlanned(t *testing.T) {
 	}
 }
 
-// What has happened under berth is in the plug-in's file afterwards, and what berth does not know in
-// it stays.
+// What has happened under berth is in the plug-in's file afterwards, and what berth does not know
+// in it stays.
 func TestAStatusFileSaysWhatHasHappened(t *testing.T) {
 	at := clock.Stamped(time.Unix(1005, 0))
 	record := func(st state.Status) state.ContainerRecord {
@@ -399,8 +399,8 @@ func TestWhatThePlugInCannotHaveIsNamed(t *testing.T) {
 }
 
 // PROPERTIES 46: the plug-in of containerd 1.7 keeps no address of a pod with a user namespace, so that a
-// kubelet took an adopted one for a pod that had lost its network. And no container can be made in it again
-// where the snapshotter does not shift owners, which the plan says.
+// kubelet took an adopted one for a pod that had lost its network. And no container can be made in
+// it again where the snapshotter does not shift owners, which the plan says.
 func TestAPodWithAUserNamespaceKeepsItsAddress(t *testing.T) {
 	const result = `{"cniVersion":"1.0.0","interfaces":[{"name":"veth1"},{"name":"eth0","sandbox":"/run/netns/cni-1"}],"ips":[{"address":"10.0.0.7/24","interface":1},{"address":"10.9.9.9/24","interface":0},{"address":"fd00::7/64"}]}`
 	for _, shifts := range []bool{false, true} {

@@ -72,15 +72,16 @@ func (c *Containerd) sparing(ctx context.Context, id string, h pod.Handler) stri
 	return program
 }
 
-// Hangs reports whether the shim that a pod shares with others runs and does not answer. No question
-// about a container is asked: one whose OCI runtime is slow keeps its shim from no other answer.
+// Hangs reports whether the shim that a pod shares with others runs and does not answer. No
+// question about a container is asked: one whose OCI runtime is slow keeps its shim from no other
+// answer.
 func (c *Containerd) Hangs(ctx context.Context, id string) bool {
 	return c.shims.Key(id) != id && !c.shims.HasEnded(id) && !c.answers(ctx, id, taskTimeout)
 }
 
-// answers reports whether the shim of a pod answers in time. One that is known to hang is not asked,
-// and does not. If the question is impossible for another reason, such as the absence of containerd,
-// that proves nothing about the shim: the next step will fail with it.
+// answers reports whether the shim of a pod answers in time. One that is known to hang is not
+// asked, and does not. If the question is impossible for another reason, such as the absence of
+// containerd, that proves nothing about the shim: the next step will fail with it.
 func (c *Containerd) answers(ctx context.Context, id string, most time.Duration) bool {
 	ctx, cancel := context.WithTimeout(connection.Namespaced(context.WithoutCancel(ctx)), most)
 	defer cancel()

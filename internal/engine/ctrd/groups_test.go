@@ -154,8 +154,8 @@ func TestPodsOfGroupsComeAndGoAtOnce(t *testing.T) {
 	}
 }
 
-// A start of a shim that had died was cut off, and undone, and the next one succeeded. The pod counted as
-// leaving all the same, and its shim was killed when its mate went.
+// A start of a shim that had died was cut off, and undone, and the next one succeeded. The pod
+// counted as leaving all the same, and its shim was killed when its mate went.
 func TestAShimThatWasStartedAgainOutlivesTheMatesOfItsPod(t *testing.T) {
 	n := newGroupNode(t, 2)
 	var requests []pod.SandboxRequest
@@ -191,8 +191,8 @@ func TestAShimThatWasStartedAgainOutlivesTheMatesOfItsPod(t *testing.T) {
 	try(t, n.end(thisID))
 }
 
-// A shim that is known to hang, so that it is not even asked, was taken for one that answers, and the
-// next pod joined it. The absence of containerd says nothing about a shim.
+// A shim that is known to hang, so that it is not even asked, was taken for one that answers, and
+// the next pod joined it. The absence of containerd says nothing about a shim.
 func TestAPodJoinsNoShimThatIsKnownToHang(t *testing.T) {
 	n := newGroupNode(t, 3)
 	first, err := n.begin(thisID, "")
@@ -292,8 +292,8 @@ func TestWhatIsMadeAfterAStartOfBerthIsSpared(t *testing.T) {
 	try(t, n.DeleteSandbox(t.Context(), thisID))
 }
 
-// An exec in a container that had just ended and was released was refused for the death of a shim that
-// served its other pods well.
+// An exec in a container that had just ended and was released was refused for the death of a shim
+// that served its other pods well.
 func TestAnExecBlamesNoShimForTheEndOfItsContainer(t *testing.T) {
 	f := &fake{}
 	f.add("c1", "pod", false)

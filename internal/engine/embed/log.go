@@ -47,8 +47,8 @@ type logBridge struct {
 	fatal atomic.Pointer[func(error)]
 }
 
-// routine are messages of containerd about each end of a shim, and about files that it looks for and
-// that are not there. berth has an event of its own for each end.
+// routine are messages of containerd about each end of a shim, and about files that it looks for
+// and that are not there. berth has an event of its own for each end.
 var routine = []string{
 	"shim disconnected",
 	"cleaning up after shim disconnected",

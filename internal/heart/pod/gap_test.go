@@ -65,8 +65,8 @@ func TestATaskIsDeletedOnceItsEndIsPublished(t *testing.T) {
 	})
 }
 
-// A shim that never publishes an end holds its deletion up for half a second after the end, once, and
-// not at all where nobody would hear of it, or has heard already.
+// A shim that never publishes an end holds its deletion up for half a second after the end, once,
+// and not at all where nobody would hear of it, or has heard already.
 func TestAnEndThatIsNeverPublishedHoldsNothingUp(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.pod("p1", "")

@@ -17,12 +17,12 @@ const hungPatience = time.Second
 // errHangs ends the work on a task whose shim hangs.
 var errHangs = errors.New("the shim that its pod shares with others does not answer")
 
-// deleteAround deletes the task of u, or the place of the sandbox u in a shim. If u is to be removed
-// and the shim that its pod shares with others hangs, or cannot delete it, everything that the node
-// has of u is removed without the shim: the other pods need it, so it is not killed. The rest, which
-// only containerd and the shim know about, is an orphan from then on. It is released when the shim
-// goes on or has ended, and the shim is killed after the removal of its last pod. u.task must be
-// held.
+// deleteAround deletes the task of u, or the place of the sandbox u in a shim. If u is to be
+// removed and the shim that its pod shares with others hangs, or cannot delete it, everything that
+// the node has of u is removed without the shim: the other pods need it, so it is not killed. The
+// rest, which only containerd and the shim know about, is an orphan from then on. It is released
+// when the shim goes on or has ended, and the shim is killed after the removal of its last pod.
+// u.task must be held.
 func (t *teardown) deleteAround(ctx context.Context, u *unit) error {
 	failed := u.releaseError() != nil // the attempt before
 	asking, end := context.WithCancelCause(ctx)

@@ -88,7 +88,8 @@ func TestAWaitForATaskThatFailedIsBegunAgain(t *testing.T) {
 }
 
 // Each healthy pod and container was noted at each comparison, which was most of the log and of the
-// history of a node. A comparison is noted if it changes something, and once if it finds something new.
+// history of a node. A comparison is noted if it changes something, and once if it finds something
+// new.
 func TestAComparisonThatChangesNothingIsNotNoted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		told := make(notes, 1000)

@@ -80,8 +80,8 @@ func TestOOMKilledIsAboutThisEnd(t *testing.T) {
 	}
 }
 
-// With cgroup v1 the sum of the counters falls when a group below a container's is removed. What was
-// counted there stays counted, and a kill in another one is seen.
+// With cgroup v1 the sum of the counters falls when a group below a container's is removed. What
+// was counted there stays counted, and a kill in another one is seen.
 func TestAGroupThatIsRemovedTakesNoOOMKillAlong(t *testing.T) {
 	c := oomCounter{at: clock.Stamped(time.Unix(1, 0)), kills: 2, sum: 2}
 	for i, tc := range []struct{ sum, grown, kills uint64 }{

@@ -62,8 +62,8 @@ func (p *processes) watch(u *unit, pid uint32) (state.Process, error) {
 	return proc, nil
 }
 
-// delegate gives the control group of a container that asked for that to the user of its process, as
-// that user is on the host. It is called before the process runs the program.
+// delegate gives the control group of a container that asked for that to the user of its process,
+// as that user is on the host. It is called before the process runs the program.
 func (p *processes) delegate(u *unit, group string) error {
 	if u.container == nil || !spec.OwnsGroup(u.container.Config) || group == "" {
 		return nil

@@ -33,8 +33,8 @@ func (s *stopper) refusesNew() error {
 	return fmt.Errorf("the machine is being shut down: %w", errdefs.ErrUnavailable)
 }
 
-// endAll ends every container that runs: see [Controller.ShutDown]. Sandboxes stay, because the next
-// boot has to release what they have in any case.
+// endAll ends every container that runs: see [Controller.ShutDown]. Sandboxes stay, because the
+// next boot has to release what they have in any case.
 func (s *stopper) endAll(ctx context.Context, all *registry) error {
 	s.shutDown.Store(true)
 	var running []*unit

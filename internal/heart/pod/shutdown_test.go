@@ -13,7 +13,8 @@ import (
 )
 
 // The machine is shut down: each container has its own grace period, all at the same time, and its
-// own code. Nothing is made or started any more, and what does not end is killed before the deadline.
+// own code. Nothing is made or started any more, and what does not end is killed before the
+// deadline.
 //
 // PROPERTIES 68
 func TestAShutdownEndsEachContainerInItsGrace(t *testing.T) {

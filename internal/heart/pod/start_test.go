@@ -585,8 +585,8 @@ func TestAProcessIsEndedThatNobodyKnows(t *testing.T) {
 }
 
 // PROPERTIES 32: berth does not get to know whether the process that it watches is the restored
-// one. The start fails, the process is ended, and the end is visible at once. Its program has run, so
-// that the end is that of a program which berth has killed, and not that of a failed start.
+// one. The start fails, the process is ended, and the end is visible at once. Its program has run,
+// so that the end is that of a program which berth has killed, and not that of a failed start.
 func TestARestoreFailsThatTheShimDoesNotConfirm(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		id := b.create(b.pod("p1", world.Pinned), restored("c1", world.Archive))

@@ -197,8 +197,8 @@ func criSignal(s string) runtimeapi.Signal {
 	return criSignals[n] // absent: SIGNAL_RUNTIME_DEFAULT
 }
 
-// criTime returns CRI's form of an instant: wall time in nanoseconds since the epoch, as it is known
-// now; 0 for none.
+// criTime returns CRI's form of an instant: wall time in nanoseconds since the epoch, as it is
+// known now; 0 for none.
 func criTime(c *clock.Clock, i clock.Instant) int64 {
 	if i.IsZero() {
 		return 0

@@ -25,9 +25,9 @@ import (
 	berth "berth/internal/base/version"
 )
 
-// testdata/releases has, for each version of berth, what it leaves on disk: a database that it closed,
-// one that it had open when it was killed with the journal of that, and what both say. -write makes
-// those of this version. Those of a version that was released are never written again.
+// testdata/releases has, for each version of berth, what it leaves on disk: a database that it
+// closed, one that it had open when it was killed with the journal of that, and what both say.
+// -write makes those of this version. Those of a version that was released are never written again.
 var writeRelease = flag.Bool("write", false, "write testdata/releases of this version")
 
 const releases = "testdata/releases"
@@ -301,10 +301,10 @@ func TestTheReleaseHasEveryField(t *testing.T) {
 	}
 }
 
-// A berth that is replaced by the one before: what that one does not know of a status is dropped when
-// the status is written the next time, what it does not know of an intent stays on disk, since an
-// intent is never written again, and a thing that is held and that it cannot release makes the record a
-// damaged one, which stays as it is.
+// A berth that is replaced by the one before: what that one does not know of a status is dropped
+// when the status is written the next time, what it does not know of an intent stays on disk, since
+// an intent is never written again, and a thing that is held and that it cannot release makes the
+// record a damaged one, which stays as it is.
 func TestADowngradeKeepsWhatItDoesNotKnowOfAnIntent(t *testing.T) {
 	s := open(t, t.TempDir())
 	put(t, s, KindContainer, map[string][]byte{

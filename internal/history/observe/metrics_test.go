@@ -60,8 +60,8 @@ func TestMetricsAreServedOnceTheirPortIsFree(t *testing.T) {
 	}
 }
 
-// A state in which nothing is has the value 0, so that an alert on it does not wait for the first, and
-// the labels of plug-ins are bounded.
+// A state in which nothing is has the value 0, so that an alert on it does not wait for the first,
+// and the labels of plug-ins are bounded.
 func TestTheNodeIsMeasured(t *testing.T) {
 	m := NewMetrics()
 	m.ReadNode(Node{

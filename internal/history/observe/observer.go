@@ -31,8 +31,8 @@ type Config struct {
 	Happened func(id string)
 }
 
-// Observer turns events into log lines, the timeline, metrics and traces, which happens nowhere else.
-// It implements pod.Observer and lane.Observer.
+// Observer turns events into log lines, the timeline, metrics and traces, which happens nowhere
+// else. It implements pod.Observer and lane.Observer.
 type Observer struct {
 	cfg     Config
 	metrics *Metrics

@@ -19,8 +19,8 @@ import (
 )
 
 // trips traces the trip of each exit: one span from the process's end to the last thing given back,
-// below it the way to the durable fact and every attempt. What happens to the unit meanwhile are the
-// span's events.
+// below it the way to the durable fact and every attempt. What happens to the unit meanwhile are
+// the span's events.
 type trips struct {
 	tracer trace.Tracer
 	clock  *clock.Clock // for wall time, which spans have

@@ -60,8 +60,8 @@ var moves = map[stage][]stage{
 	stageEnded:   {},
 }
 
-// The latest entries are kept in memory: of those that are written the last keepItems, and of all as
-// many as maxItems and maxBytes allow.
+// The latest entries are kept in memory: of those that are written the last keepItems, and of all
+// as many as maxItems and maxBytes allow.
 const (
 	keepItems = 2048
 	maxItems  = 16384

@@ -140,9 +140,9 @@ func bounded(lines []string) []string {
 	return out
 }
 
-// carryLocked appends what has to outlive a segment with the numbers below next: the newest entry of
-// each series. As much as half a segment is carried, what crashed last first. A series that is too old
-// is forgotten. r.mu must be held.
+// carryLocked appends what has to outlive a segment with the numbers below next: the newest entry
+// of each series. As much as half a segment is carried, what crashed last first. A series that is
+// too old is forgotten. r.mu must be held.
 func (r *Recorder) carryLocked(next uint64, room int64) {
 	var kept []series
 	for name, s := range r.index.series {

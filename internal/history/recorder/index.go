@@ -157,8 +157,8 @@ func samePod(a, b event.Names) bool {
 }
 
 // find returns what a person means by a word: an ID or its beginning, a pod by its name,
-// NAMESPACE/NAME or UID, or a container by its name, POD/NAME or NAMESPACE/POD/NAME. Of several with
-// one name it is the one that something happened to last, and pods come before containers. It
+// NAMESPACE/NAME or UID, or a container by its name, POD/NAME or NAMESPACE/POD/NAME. Of several
+// with one name it is the one that something happened to last, and pods come before containers. It
 // returns errdefs.ErrNotFound, and errdefs.ErrInvalidArgument when several IDs begin like that.
 func (x *index) find(word string) (*history, error) {
 	if h := x.byID[word]; h != nil && word != "" {

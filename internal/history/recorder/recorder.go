@@ -18,7 +18,8 @@ import (
 
 // Config says where a recorder writes, and whom it asks.
 type Config struct {
-	// Clock makes the instants of the recorder's own entries, and their age; nil: that of this process.
+	// Clock makes the instants of the recorder's own entries, and their age; nil: that of this
+	// process.
 	Clock *clock.Clock
 	// Dir is the directory of the segments, which is made if it is absent. Empty: everything is in
 	// memory alone, and Run need not be called.
@@ -81,8 +82,8 @@ func (r *Recorder) InMemory() string {
 	return ""
 }
 
-// Open opens the ring and reads its end. It never fails: what is wrong with the directory is logged,
-// and tried again with each write. The caller runs the recorder and closes it.
+// Open opens the ring and reads its end. It never fails: what is wrong with the directory is
+// logged, and tried again with each write. The caller runs the recorder and closes it.
 func Open(cfg Config) *Recorder {
 	if cfg.Clock == nil {
 		cfg.Clock = clock.New(nil)
@@ -286,8 +287,8 @@ type Ended struct {
 	Exit  event.Exit
 }
 
-// Recall adds the exits that are on record and that the history lacks, once the ring was read. It is
-// called once, with the records that were there before berth started, and returns at once.
+// Recall adds the exits that are on record and that the history lacks, once the ring was read. It
+// is called once, with the records that were there before berth started, and returns at once.
 func (r *Recorder) Recall(ended []Ended) {
 	go func() {
 		<-r.loaded

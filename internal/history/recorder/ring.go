@@ -33,8 +33,8 @@ const (
 	maxOpening = 64
 )
 
-// ring is the segments on the disk. One goroutine writes; what it changes is guarded by mu, which is
-// not held while the disk is asked.
+// ring is the segments on the disk. One goroutine writes; what it changes is guarded by mu, which
+// is not held while the disk is asked.
 type ring struct {
 	dir     string
 	clock   *clock.Clock
@@ -171,8 +171,8 @@ func (g *ring) learn(s, read *segment) {
 // errFormat is the error for a segment of another format.
 var errFormat = errors.New("another berth wrote it, in a format that this one does not read")
 
-// scan reads the segment and calls each with its records, if it is not nil. It sets what the segment
-// is known to have. It returns why the rest of the file cannot be read.
+// scan reads the segment and calls each with its records, if it is not nil. It sets what the
+// segment is known to have. It returns why the rest of the file cannot be read.
 func (s *segment) scan(each func(number uint64, payload []byte)) error {
 	b, err := os.ReadFile(s.path)
 	if err != nil {

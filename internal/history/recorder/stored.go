@@ -14,8 +14,8 @@ import (
 )
 
 // Stored calls each with every entry in the ring of a berth that does not run, the oldest first,
-// without what is older than since. It changes nothing. missing says in sentences what cannot be read
-// of it; an error says that there is nothing to read.
+// without what is older than since. It changes nothing. missing says in sentences what cannot be
+// read of it; an error says that there is nothing to read.
 func Stored(dir string, since time.Time, each func(Record)) (missing []string, err error) {
 	if _, err := os.Stat(dir); err != nil {
 		return nil, fmt.Errorf("read the history: %w", err)

@@ -177,9 +177,9 @@ func (r *Recorder) drop() {
 	}
 }
 
-// Keep returns once the exit of a container or sandbox, if there is one, is on the disk. It is called
-// before the record is deleted that has it as well. It waits for a second at most, and not at all
-// while the disk fails. An error says that a power cut may lose the exit from the history.
+// Keep returns once the exit of a container or sandbox, if there is one, is on the disk. It is
+// called before the record is deleted that has it as well. It waits for a second at most, and not
+// at all while the disk fails. An error says that a power cut may lose the exit from the history.
 func (r *Recorder) Keep(ctx context.Context, id string) error {
 	r.mu.Lock()
 	r.absorbLocked()
@@ -237,8 +237,8 @@ func (r *Recorder) Close() error {
 	}
 }
 
-// load reads the ring, from its oldest segment on, and adds the entry about this start. first is the
-// first number that this recorder writes.
+// load reads the ring, from its oldest segment on, and adds the entry about this start. first is
+// the first number that this recorder writes.
 func (r *Recorder) load(first uint64) {
 	past := past{index: newIndex(), said: map[string]bool{}}
 	var unread []event.HistoryUnread
@@ -330,7 +330,8 @@ func (p *past) after(boot string) string {
 	return event.AfterKill
 }
 
-// peek reads as much of a payload as the index needs: the event alone of the kinds that it looks at.
+// peek reads as much of a payload as the index needs: the event alone of the kinds that it looks
+// at.
 func peek(payload []byte) (n event.Entry, of event.Names, ok bool) {
 	var p stored
 	var head struct {

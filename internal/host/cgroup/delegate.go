@@ -11,9 +11,9 @@ import (
 	"strings"
 )
 
-// Delegate gives a user the group of a container of cgroup v2: its directory, and the files in it that
-// the kernel lists for that ("Delegation" of the kernel's cgroup-v2). The limits of the group stay
-// those of root. runc does the same with systemd's driver alone, and crun in a user namespace.
+// Delegate gives a user the group of a container of cgroup v2: its directory, and the files in it
+// that the kernel lists for that ("Delegation" of the kernel's cgroup-v2). The limits of the group
+// stay those of root. runc does the same with systemd's driver alone, and crun in a user namespace.
 func Delegate(dir string, uid int) error {
 	list, err := os.ReadFile("/sys/kernel/cgroup/delegate")
 	if err != nil {

@@ -20,9 +20,9 @@ import (
 
 // ReleaseLeases removes the leases of addresses of berth's own bridge that belong to no pod on
 // record, and those that are empty: host-local does not sync its files, so that a power cut leaves
-// a file without the ID of its pod, and the address would be taken for ever. It is called when berth
-// starts, after the records were read. A pod is on record before it gets an address, and host-local
-// writes under a lock that is held here, so that no lease is removed that is being made.
+// a file without the ID of its pod, and the address would be taken for ever. It is called when
+// berth starts, after the records were read. A pod is on record before it gets an address, and
+// host-local writes under a lock that is held here, so that no lease is removed that is being made.
 func (n *Network) ReleaseLeases(ctx context.Context, onRecord func(podID string) bool) error {
 	b := n.cfg.Default
 	if b == nil {

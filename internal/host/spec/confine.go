@@ -166,9 +166,9 @@ func defaultSeccomp(s *specs.Spec) *specs.LinuxSeccomp {
 	return out
 }
 
-// applyPulled applies a profile from a registry together with its base, which is the default profile
-// or one of the host's: a call is permitted only if both permit it (KEP-6061). The filter of the
-// result is proved against those of both. There is no way without a proof.
+// applyPulled applies a profile from a registry together with its base, which is the default
+// profile or one of the host's: a call is permitted only if both permit it (KEP-6061). The filter
+// of the result is proved against those of both. There is no way without a proof.
 func applyPulled(h Host, s *specs.Spec, p *runtimeapi.SecurityProfile, profiles Profiles) error {
 	fields, err := cri138.Of[cri138.SecurityProfile](p)
 	if err != nil {

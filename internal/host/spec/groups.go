@@ -70,8 +70,8 @@ func askedGroups(sec *runtimeapi.LinuxContainerSecurityContext) (asked struct {
 	return asked, nil
 }
 
-// OwnsGroup reports whether a container asks for its own control group, writable. Its group is to belong
-// to its user.
+// OwnsGroup reports whether a container asks for its own control group, writable. Its group is to
+// belong to its user.
 func OwnsGroup(cfg *runtimeapi.ContainerConfig) bool {
 	sec := cfg.GetLinux().GetSecurityContext()
 	asked, err := askedGroups(sec)
@@ -83,8 +83,8 @@ func OwnsGroup(cfg *runtimeapi.ContainerConfig) bool {
 }
 
 // viewGroups returns how a container sees control groups on this host. By default a container that
-// is not privileged has a cgroup namespace with cgroup v2, and none with cgroup v1, whose controllers
-// are mounted from the host's tree. They are writable by default if it is privileged.
+// is not privileged has a cgroup namespace with cgroup v2, and none with cgroup v1, whose
+// controllers are mounted from the host's tree. They are writable by default if it is privileged.
 func viewGroups(h Host, in Container) (groupView, error) {
 	sec := in.Config.GetLinux().GetSecurityContext()
 	asked, err := askedGroups(sec)

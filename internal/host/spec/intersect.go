@@ -14,17 +14,18 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// Intersect returns a profile that answers each system call, with its arguments, with the more severe
-// of the answers that base and own give. A profile is read as runc and libseccomp read it: of several
-// rules without conditions for one call the first holds, and it outweighs rules with conditions;
-// several conditions on one argument of one rule are alternatives; a call through a table that is not
-// listed is killed. goarch names the node's architecture as Go does. If one profile cannot express the
-// result, or if the answers of one are not certain, the error is ErrFailedPrecondition: a result that
-// is looser than one of both is worse than none.
+// Intersect returns a profile that answers each system call, with its arguments, with the more
+// severe of the answers that base and own give. A profile is read as runc and libseccomp read it:
+// of several rules without conditions for one call the first holds, and it outweighs rules with
+// conditions; several conditions on one argument of one rule are alternatives; a call through a
+// table that is not listed is killed. goarch names the node's architecture as Go does. If one
+// profile cannot express the result, or if the answers of one are not certain, the error is
+// ErrFailedPrecondition: a result that is looser than one of both is worse than none.
 //
 // A filter that denies what it does not name answers with ENOSYS to numbers beyond those that it
-// names, and so the numbers of calls decide which of those without a rule have to be named. There are
-// four variants, and the caller has to prove one of them with the filters that libseccomp makes.
+// names, and so the numbers of calls decide which of those without a rule have to be named. There
+// are four variants, and the caller has to prove one of them with the filters that libseccomp
+// makes.
 func Intersect(base, own *specs.LinuxSeccomp, goarch string) ([]*specs.LinuxSeccomp, error) {
 	for name, s := range map[string]*specs.LinuxSeccomp{"the base profile": base, "the profile": own} {
 		if err := canIntersect(s); err != nil {
@@ -42,8 +43,8 @@ func Intersect(base, own *specs.LinuxSeccomp, goarch string) ([]*specs.LinuxSecc
 	return out, nil
 }
 
-// intersect makes one variant. ofBase and ofOwn are set if it names the calls that base or own alone
-// names, and to which both together give the default answer.
+// intersect makes one variant. ofBase and ofOwn are set if it names the calls that base or own
+// alone names, and to which both together give the default answer.
 func intersect(base, own *specs.LinuxSeccomp, goarch string, ofBase, ofOwn bool) (*specs.LinuxSeccomp, error) {
 	d1, d2 := answerOf(base.DefaultAction, base.DefaultErrnoRet), answerOf(own.DefaultAction, own.DefaultErrnoRet)
 	otherwise := severer(d1, d2)
@@ -170,8 +171,8 @@ func lenient(a seccompAnswer) bool {
 	return slices.Contains([]specs.LinuxSeccompAction{specs.ActAllow, specs.ActLog, specs.ActTrace}, bySeverity[a.rank])
 }
 
-// bothTables returns the tables of system calls that both profiles list. The node's own one is always
-// among them.
+// bothTables returns the tables of system calls that both profiles list. The node's own one is
+// always among them.
 func bothTables(base, own *specs.LinuxSeccomp, goarch string) []specs.Arch {
 	with := func(s *specs.LinuxSeccomp) []specs.Arch {
 		return append(native(architectures(goarch)), s.Architectures...)
@@ -185,9 +186,9 @@ func bothTables(base, own *specs.LinuxSeccomp, goarch string) []specs.Arch {
 	return out
 }
 
-// bothFlags returns the flags of a result: it logs if one of both does, and leaves the mitigation of
-// speculation off only if both do, where none at all stands for the OCI runtime's default, which is
-// off.
+// bothFlags returns the flags of a result: it logs if one of both does, and leaves the mitigation
+// of speculation off only if both do, where none at all stands for the OCI runtime's default, which
+// is off.
 func bothFlags(base, own []specs.LinuxSeccompFlag) []specs.LinuxSeccompFlag {
 	out := []specs.LinuxSeccompFlag{}
 	off := func(flags []specs.LinuxSeccompFlag) bool {
@@ -226,8 +227,8 @@ var viaOne = map[string][]string{
 	},
 }
 
-// callsOf reads a profile as the OCI runtime does: it leaves out a rule whose answer is the default.
-// of386 is set if the result is for the table of i386, too.
+// callsOf reads a profile as the OCI runtime does: it leaves out a rule whose answer is the
+// default. of386 is set if the result is for the table of i386, too.
 func callsOf(s *specs.LinuxSeccomp, of386 bool) calls {
 	out, otherwise := calls{}, answerOf(s.DefaultAction, s.DefaultErrnoRet)
 	for _, call := range s.Syscalls {
@@ -272,9 +273,9 @@ func (c calls) of(name string, otherwise seccompAnswer) []seccompPart {
 	return append(slices.Clone(c[name]), seccompPart{answer: otherwise})
 }
 
-// intersectCall combines the parts of the calls of one name in two profiles. It leaves out those with
-// the default answer of the result. In each profile, and so in the result, no two parts with different
-// answers may overlap, because libseccomp does not promise which one holds.
+// intersectCall combines the parts of the calls of one name in two profiles. It leaves out those
+// with the default answer of the result. In each profile, and so in the result, no two parts with
+// different answers may overlap, because libseccomp does not promise which one holds.
 func intersectCall(first, second []seccompPart, otherwise seccompAnswer) ([]seccompPart, error) {
 	for _, parts := range [][]seccompPart{first, second} {
 		for i, a := range parts[:len(parts)-1] {

@@ -59,10 +59,11 @@ type seccompRule struct {
 }
 
 // CheckPulled returns an error if b is not a profile that can be pulled from a registry: one in the
-// OCI's form alone, with at most rules entries of system calls, and without a listener. A field that
-// the OCI's form does not have is refused, because it may be a condition: to leave it out could permit
-// more than its author meant. Names of system calls are not looked at, as an OCI runtime leaves out
-// those that it does not know; see Host.UnknownSyscalls for those that are to be denied.
+// OCI's form alone, with at most rules entries of system calls, and without a listener. A field
+// that the OCI's form does not have is refused, because it may be a condition: to leave it out
+// could permit more than its author meant. Names of system calls are not looked at, as an OCI
+// runtime leaves out those that it does not know; see Host.UnknownSyscalls for those that are to be
+// denied.
 func CheckPulled(b []byte, rules int) error {
 	var s specs.LinuxSeccomp
 	d := json.NewDecoder(bytes.NewReader(b))

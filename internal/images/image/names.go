@@ -41,8 +41,8 @@ type Removal struct {
 	Bytes int64    // that are given back
 }
 
-// RemoveName takes one name away from its image. The digest of its repository goes with the last tag
-// of that repository, and the image with the last of its names. If ref is an ID, all names go.
+// RemoveName takes one name away from its image. The digest of its repository goes with the last
+// tag of that repository, and the image with the last of its names. If ref is an ID, all names go.
 // ErrNotFound if there is no such name, and ErrFailedPrecondition for what needs Force.
 func (s *Service) RemoveName(ctx context.Context, ref string, o RemoveOptions) (Removal, error) {
 	i, err := s.Resolve(ref)

@@ -22,8 +22,8 @@ import (
 	"berth/internal/base/wholefile"
 )
 
-// Bounds of all profiles together, and of the references of one. A kubelet removes those that no pod
-// names.
+// Bounds of all profiles together, and of the references of one. A kubelet removes those that no
+// pod names.
 const (
 	mostProfiles     = 256
 	mostProfileBytes = 64 << 20
@@ -31,8 +31,9 @@ const (
 	maxProfileText   = 16 << 20 // of one file
 )
 
-// profileStore keeps profiles, each in a file with the manifests that lead to it. A manifest has the
-// digest of its reference, and names that of the profile: so a file that was changed is not believed.
+// profileStore keeps profiles, each in a file with the manifests that lead to it. A manifest has
+// the digest of its reference, and names that of the profile: so a file that was changed is not
+// believed.
 type profileStore struct {
 	dir string
 

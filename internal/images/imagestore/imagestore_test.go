@@ -413,8 +413,8 @@ func TestALayerThatTakesLongDelaysNoOther(t *testing.T) {
 	})
 }
 
-// What the statistics of a container have measured is not walked a second time, which costs as much,
-// until they would have measured it again.
+// What the statistics of a container have measured is not walked a second time, which costs as
+// much, until they would have measured it again.
 func TestALayerIsWalkedOnceForBothWhoAsk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &layers{infos: []snapshots.Info{{Name: "a", Kind: snapshots.KindActive}, {Name: "b", Kind: snapshots.KindActive}}}

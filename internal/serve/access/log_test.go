@@ -301,8 +301,8 @@ func TestWhatIsDoneToALineIsSeen(t *testing.T) {
 	}
 }
 
-// The file is renamed, berth is restarted, a power cut tears the last line: the chain goes on, over all
-// files, and says what happened.
+// The file is renamed, berth is restarted, a power cut tears the last line: the chain goes on, over
+// all files, and says what happened.
 func TestTheChainGoesOn(t *testing.T) {
 	dir := t.TempDir()
 	path, old := filepath.Join(dir, "audit.log"), filepath.Join(dir, "audit.log.1")
@@ -349,8 +349,8 @@ func TestTheChainGoesOn(t *testing.T) {
 	}
 }
 
-// The disk takes nothing just after the file was renamed: the next file is chained to the old one all
-// the same.
+// The disk takes nothing just after the file was renamed: the next file is chained to the old one
+// all the same.
 func TestTheChainGoesOnAfterAFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	path, old := filepath.Join(dir, "audit.log"), filepath.Join(dir, "audit.log.1")

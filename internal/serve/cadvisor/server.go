@@ -58,8 +58,8 @@ func (s *Service) serve(ctx context.Context) error {
 	return nil
 }
 
-// elsewhere answers clients of CRI, such as crictl without a configuration, whose first guess is the
-// link.
+// elsewhere answers clients of CRI, such as crictl without a configuration, whose first guess is
+// the link.
 func (s *Service) elsewhere(any, grpc.ServerStream) error {
 	return status.Errorf(codes.Unimplemented, "this socket of berth is for the cAdvisor in the kubelet alone; CRI is served on unix://%s: "+
 		"name that, for crictl as runtime-endpoint and image-endpoint in /etc/crictl.yaml", s.cfg.CRI)

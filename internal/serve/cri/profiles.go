@@ -75,7 +75,8 @@ func (s *Image) PullSecurityProfile(ctx context.Context, req *cri138.PullSecurit
 	return &cri138.PullSecurityProfileResponse{Cached: cached}, nil
 }
 
-// profileFailure returns the error of a pull of a profile with the word by which the kubelet knows it.
+// profileFailure returns the error of a pull of a profile with the word by which the kubelet knows
+// it.
 func profileFailure(err error) error {
 	word := func(c codes.Code, w string) error { return status.Error(c, w+": "+err.Error()) }
 	switch {

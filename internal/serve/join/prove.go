@@ -13,11 +13,11 @@ import (
 	"golang.org/x/net/bpf"
 )
 
-// Prove returns nil if the filter of both answers each call, with its arguments, with the more severe
-// of the answers that the filters of base and own give: the kernel would take that one if both were
-// installed. It makes the three filters as runc does, and looks at what they compare: between two
-// values that a filter compares a number with, it answers alike. libexec is the directory of
-// berth-seccomp.
+// Prove returns nil if the filter of both answers each call, with its arguments, with the more
+// severe of the answers that the filters of base and own give: the kernel would take that one if
+// both were installed. It makes the three filters as runc does, and looks at what they compare:
+// between two values that a filter compares a number with, it answers alike. libexec is the
+// directory of berth-seccomp.
 func Prove(ctx context.Context, libexec string, base, own, both *specs.LinuxSeccomp) error {
 	var all [3]machine
 	f := newFilters(libexec)
@@ -123,9 +123,9 @@ func isSeverer(a, b, got uint32) bool {
 // severity ranks an answer, the most severe first. Its lower half is data.
 func severity(answer uint32) int32 { return int32(answer & 0xffff0000) }
 
-// denies reports whether a call with an answer does nothing. For a negative number that is enough: no
-// kernel has a call of such a number, and libseccomp and the part of the filter that runc writes do not
-// agree on the table that it belongs to.
+// denies reports whether a call with an answer does nothing. For a negative number that is enough:
+// no kernel has a call of such a number, and libseccomp and the part of the filter that runc writes
+// do not agree on the table that it belongs to.
 func denies(answer uint32) bool { return severity(answer) < int32(actions[specs.ActTrace]) }
 
 // The words of struct seccomp_data, in the order of a little endian.
@@ -154,7 +154,8 @@ func machineOf(code []byte) machine {
 // cut is a comparison of a word with a constant.
 type cut struct{ mask, value uint32 }
 
-// valuesOf returns values of a word of which two that the cuts do not tell apart have one in common.
+// valuesOf returns values of a word of which two that the cuts do not tell apart have one in
+// common.
 func valuesOf(cuts []cut) map[uint32]bool {
 	out := map[uint32]bool{0: true, ^uint32(0): true}
 	for _, c := range cuts {
@@ -261,8 +262,8 @@ func jumps(i bpf.JumpIf, a uint32) bool {
 	}
 }
 
-// answer runs the filter, of which cuts has seen that it has no other instructions. A filter that does
-// not end is not one that the kernel takes, and it answers as if it killed.
+// answer runs the filter, of which cuts has seen that it has no other instructions. A filter that
+// does not end is not one that the kernel takes, and it answers as if it killed.
 func (m machine) answer(data [words]uint32) uint32 {
 	var a uint32
 	for at := 0; at < len(m); at++ {

@@ -136,8 +136,8 @@ func device(st fs.FileInfo) uint64 {
 // Space is space for a caller without a context.
 func (d *Disks) Space(path string) (total, free uint64) { return d.space(context.Background(), path) }
 
-// space returns the size of the file system that a path is on, and what is free of it; 0 where that is
-// not known, as long as the file system does not answer.
+// space returns the size of the file system that a path is on, and what is free of it; 0 where that
+// is not known, as long as the file system does not answer.
 func (d *Disks) space(ctx context.Context, path string) (total, free uint64) {
 	ctx, cancel := context.WithTimeout(ctx, diskTimeout)
 	defer cancel()

@@ -279,8 +279,8 @@ func (n *Node) instantIn(t *timestamppb.Timestamp) clock.Instant {
 	return n.Clock.Instant(t.AsTime())
 }
 
-// shown returns an entry in JSON with wall time in place of its instants. One of a newer berth, whose
-// instants are not known, stays as it is.
+// shown returns an entry in JSON with wall time in place of its instants. One of a newer berth,
+// whose instants are not known, stays as it is.
 func (n *Node) shown(entry json.RawMessage) string {
 	var e event.Entry
 	if n.Clock.Plain() || json.Unmarshal(entry, &e) != nil {
