@@ -115,8 +115,10 @@ func TestTheClockIsSetUnderPods(t *testing.T) {
 	if created[first] >= created[second] {
 		t.Errorf("the sandboxes were created at %d and %d", created[first], created[second])
 	}
+	// The history is written in parts, and berth was killed soon after the second step: its entry may
+	// be lost.
 	said, err := n.Command("timeline", c0).CombinedOutput()
-	if err != nil || strings.Count(string(said), "the clock was set") < 4 || strings.Index(string(said), "CREATED") > strings.Index(string(said), "exit settled") {
+	if err != nil || strings.Count(string(said), "the clock was set") < 3 || strings.Index(string(said), "CREATED") > strings.Index(string(said), "exit settled") {
 		t.Errorf("the timeline: %v\n%s", err, said)
 	}
 	if said, err := n.Command("why", c2).CombinedOutput(); err != nil || !strings.Contains(string(said), "the clock was set") {
