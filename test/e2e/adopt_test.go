@@ -237,17 +237,20 @@ func (a *adopted) nothingLeft() {
 	}
 }
 
+// startOf returns when a container was started. The plug-in stamps that when the call returns, by
+// which time a short program has ended; berth shows no end before its start.
+func startOf(st *runtimeapi.ContainerStatus) int64 {
+	if end := st.GetFinishedAt(); end != 0 {
+		return min(st.GetStartedAt(), end)
+	}
+	return st.GetStartedAt()
+}
+
 // sameAsBefore compares how everything is with what look has noted.
 func (a *adopted) sameAsBefore() {
 	a.t.Helper()
 	for name, was := range a.was {
 		is := a.Container(a.ids[name])
-		// The plug-in stamps a start when the call returns, by which time a short program has ended.
-		// berth shows no end before its start.
-		start := was.GetStartedAt()
-		if end := was.GetFinishedAt(); end != 0 {
-			start = min(start, end)
-		}
 		for _, c := range []struct {
 			what    string
 			was, is any
@@ -257,7 +260,7 @@ func (a *adopted) sameAsBefore() {
 			{"code", was.GetExitCode(), is.GetExitCode()},
 			{"reason", was.GetReason(), is.GetReason()},
 			{"creation", was.GetCreatedAt(), is.GetCreatedAt()},
-			{"start", start, is.GetStartedAt()},
+			{"start", startOf(was), startOf(is)},
 			{"end", was.GetFinishedAt(), is.GetFinishedAt()},
 			{"log", was.GetLogPath(), is.GetLogPath()},
 			{"image ID", cmp.Or(was.GetImageId(), is.GetImageId()), cmp.Or(is.GetImageId(), was.GetImageId())}, // the one of 1.7 does not say it
