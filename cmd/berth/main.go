@@ -14,7 +14,7 @@ import (
 )
 
 func main() {
-	root := ctl.New(daemon.Serve, daemon.Adopt, daemon.Check)
+	root := ctl.New(ctl.Daemon{Serve: daemon.Serve, Adopt: daemon.Adopt, Check: daemon.Check})
 	err := root.Execute()
 	if err == nil {
 		return

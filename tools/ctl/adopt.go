@@ -24,7 +24,7 @@ import (
 // Adopt takes over the pods of containerd's CRI plug-in, or gives them back.
 type Adopt func(ctx context.Context, cfg config.Config, r adopt.Request) error
 
-func (a *app) adoptCommand() *cobra.Command {
+func adoptCommand(pr *printer, run Adopt) *cobra.Command {
 	var r adopt.Request
 	var file string
 	var sets []string
@@ -59,7 +59,7 @@ func (a *app) adoptCommand() *cobra.Command {
 			if err := loaded.Check(); err != nil {
 				return fmt.Errorf("configuration: %w", err)
 			}
-			return a.runAdopt(cmd, loaded.Config, r)
+			return runAdopt(pr, run, cmd, loaded.Config, r)
 		},
 	}
 	cmd.Flags().BoolVar(&r.DryRun, "dry-run", false, "print what would become of each pod, and change nothing")
@@ -79,7 +79,7 @@ func (a *app) adoptCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) runAdopt(cmd *cobra.Command, cfg config.Config, r adopt.Request) error {
+func runAdopt(pr *printer, run Adopt, cmd *cobra.Command, cfg config.Config, r adopt.Request) error {
 	if r.Leave && !r.Back {
 		return errors.New("--leave is for --back")
 	}
@@ -97,12 +97,12 @@ func (a *app) runAdopt(cmd *cobra.Command, cfg config.Config, r adopt.Request) e
 		return nodeHost{}.Remove(ctx, address, migrate.Pod{ID: id})
 	}
 	r.Planned = func(p adopt.Plan) {
-		printed = a.print(out, p, func(w *tabwriter.Writer) { writePlan(w, p) })
+		printed = pr.print(out, p, func(w *tabwriter.Writer) { writePlan(w, p) })
 	}
 	r.PlannedBack = func(b adopt.Back) {
-		printed = a.print(out, b, func(w *tabwriter.Writer) { writeBack(w, b) })
+		printed = pr.print(out, b, func(w *tabwriter.Writer) { writeBack(w, b) })
 	}
-	return errors.Join(a.adopt(ctx, cfg, r), printed)
+	return errors.Join(run(ctx, cfg, r), printed)
 }
 
 // writePlan prints the plan for each pod.

@@ -19,7 +19,7 @@ import (
 func adopts(t *testing.T, plan adopt.Plan, back adopt.Back, args ...string) (got adopt.Request, cfg config.Config, out, problem string) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
-	cmd := New(nil, func(_ context.Context, c config.Config, r adopt.Request) error {
+	cmd := New(Daemon{Adopt: func(_ context.Context, c config.Config, r adopt.Request) error {
 		got, cfg = r, c
 		if r.Back {
 			r.PlannedBack(back)
@@ -31,7 +31,7 @@ func adopts(t *testing.T, plan adopt.Plan, back adopt.Back, args ...string) (got
 			return errors.New("refused")
 		}
 		return nil
-	}, nil)
+	}})
 	cmd.SetArgs(append([]string{"adopt"}, args...))
 	cmd.SetOut(&stdout)
 	cmd.SetErr(&stderr)

@@ -27,7 +27,7 @@ type verdict struct {
 	VerifierDir string `json:"verifierDir,omitempty"`
 }
 
-func (a *app) imagesAllowedCommand() *cobra.Command {
+func imagesAllowedCommand(pr *printer) *cobra.Command {
 	var file, config, namespace string
 	cmd := &cobra.Command{
 		Use:   "allowed [IMAGE...]",
@@ -55,7 +55,7 @@ func (a *app) imagesAllowedCommand() *cobra.Command {
 			return fmt.Errorf("the image policy cannot be used: %w", err)
 		}
 		if len(args) == 0 {
-			return a.listRules(cmd, p)
+			return listRules(pr, cmd, p)
 		}
 		var list []verdict
 		refused := 0
@@ -77,7 +77,7 @@ func (a *app) imagesAllowedCommand() *cobra.Command {
 				VerifierDir: d.Rule.VerifierDir,
 			})
 		}
-		err = a.print(cmd.OutOrStdout(), list, func(w *tabwriter.Writer) {
+		err = pr.print(cmd.OutOrStdout(), list, func(w *tabwriter.Writer) {
 			fmt.Fprintln(w, "IMAGE\tDECISION\tRULE\tWHY")
 			for _, v := range list {
 				fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", oneLine(v.Image), v.decision(), v.Rule, v.because())
@@ -116,7 +116,7 @@ func (v verdict) because() string {
 }
 
 // listRules prints the purpose of each rule.
-func (a *app) listRules(cmd *cobra.Command, p *policy.Policy) error {
+func listRules(pr *printer, cmd *cobra.Command, p *policy.Policy) error {
 	type listed struct {
 		Rule   string `json:"rule"`
 		For    string `json:"for"`
@@ -139,7 +139,7 @@ func (a *app) listRules(cmd *cobra.Command, p *policy.Policy) error {
 		}
 		list = append(list, listed{r.Name, r.For(), action})
 	}
-	return a.print(cmd.OutOrStdout(), list, func(w *tabwriter.Writer) {
+	return pr.print(cmd.OutOrStdout(), list, func(w *tabwriter.Writer) {
 		fmt.Fprintln(w, "RULE\tACTION\tFOR")
 		for _, l := range list {
 			fmt.Fprintf(w, "%s\t%s\t%s\n", l.Rule, l.Action, l.For)

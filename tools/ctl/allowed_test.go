@@ -14,7 +14,7 @@ import (
 // offline runs a command that needs no service.
 func offline(t *testing.T, args ...string) (out string, err error) {
 	t.Helper()
-	root := (&app{}).root()
+	root := app{}.root()
 	var b bytes.Buffer
 	root.SetOut(&b)
 	root.SetArgs(append([]string{"--endpoint", "/no/such/socket"}, args...))

@@ -14,16 +14,16 @@ import (
 	"berth/internal/serve/access"
 )
 
-func (a *app) auditCommand() *cobra.Command {
+func auditCommand(pr *printer) *cobra.Command {
 	cmd := &cobra.Command{Use: "audit", Short: "Check the record of who used containers"}
-	cmd.AddCommand(a.auditVerifyCommand())
+	cmd.AddCommand(auditVerifyCommand(pr))
 	return cmd
 }
 
 // exitBroken is the exit code of audit verify for a chain that is broken.
 const exitBroken = 3
 
-func (a *app) auditVerifyCommand() *cobra.Command {
+func auditVerifyCommand(pr *printer) *cobra.Command {
 	var head string
 	cmd := &cobra.Command{
 		Use:   "verify FILE...",
@@ -45,7 +45,7 @@ func (a *app) auditVerifyCommand() *cobra.Command {
 		if err != nil {
 			return exitError{exitBroken, err}
 		}
-		return a.print(cmd.OutOrStdout(), r, func(w *tabwriter.Writer) {
+		return pr.print(cmd.OutOrStdout(), r, func(w *tabwriter.Writer) {
 			fmt.Fprintf(w, "lines\t%d, whole and in their order\n", r.Lines)
 			if r.Lines > 0 {
 				fmt.Fprintf(w, "from\t%s\n", r.From.Local().Format(time.DateTime))

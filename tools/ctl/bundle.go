@@ -29,7 +29,7 @@ const (
 	bundleTimeout = time.Minute
 )
 
-func (a *app) bundleCommand() *cobra.Command {
+func bundleCommand(svc *service) *cobra.Command {
 	since, root := bundleSince, ""
 	cmd := &cobra.Command{
 		Use:   "bundle FILE",
@@ -67,7 +67,7 @@ func (a *app) bundleCommand() *cobra.Command {
 			}
 			return writeBundle(cmd, path, b)
 		}
-		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			b, err := runningBundle(ctx, m, c)
 			if err != nil {
 				return err

@@ -18,7 +18,7 @@ import (
 	"berth/internal/serve/checkpoint"
 )
 
-func (a *app) checkpointCommand() *cobra.Command {
+func checkpointCommand(svc *service) *cobra.Command {
 	var timeout int64
 	var pod bool
 	cmd := &cobra.Command{
@@ -34,7 +34,7 @@ func (a *app) checkpointCommand() *cobra.Command {
 			if pod {
 				what = pods
 			}
-			return a.complete(what, running, one)(cmd, args, begin)
+			return svc.complete(what, running, one)(cmd, args, begin)
 		},
 	}
 	cmd.Flags().Int64VarP(&timeout, "timeout", "t", 0, fmt.Sprintf("seconds after which the checkpoint is given up; 0: %d", checkpoint.DefaultTimeout/time.Second))
@@ -47,7 +47,7 @@ func (a *app) checkpointCommand() *cobra.Command {
 		if timeout < 0 {
 			return fmt.Errorf("--timeout %d is negative", timeout)
 		}
-		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			o, err := resolve(ctx, c, args[0], pod, !pod)
 			if err != nil {
 				return err
@@ -98,7 +98,7 @@ func checkpointPod(ctx context.Context, c *client.Client, id, dir string, timeou
 	return nil
 }
 
-func (a *app) restoreCommand() *cobra.Command {
+func restoreCommand(svc *service) *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "restore DIR",
@@ -120,7 +120,7 @@ func (a *app) restoreCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			defer progress("restoring " + req.GetConfig().GetMetadata().GetName())()
 			ctx, cancel := context.WithTimeout(ctx, timeout)
 			defer cancel()

@@ -60,23 +60,35 @@ func ExitCode(err error) int {
 	return 1
 }
 
-// app is shared by the commands.
+// app is one berth command line.
 type app struct {
-	serve    Serve
-	adopt    Adopt
-	check    Check // nil: only the settings themselves are checked
-	endpoint string
-	output   string
-	streamCA string
+	daemon   Daemon
 	patience time.Duration // how long stop and rm wait before they print the cause
+}
+
+// Daemon is the part of the runtime that three commands run in this process.
+type Daemon struct {
+	Serve Serve
+	Adopt Adopt
+	Check Check // nil: only the settings themselves are checked
+}
+
+// service is the running berth that the commands speak to.
+type service struct {
+	endpoint string
+	streamCA string
 	// listener returns the user that listens at the other end; nil: see peer.
 	listener func(*net.UnixConn) (uid int, err error)
 }
 
+// printer writes answers in the format of --output.
+type printer struct {
+	format string
+}
+
 // New returns the root command.
-func New(serve Serve, adopt Adopt, check Check) *cobra.Command {
-	a := &app{serve: serve, adopt: adopt, check: check, patience: defaultPatience}
-	root := a.root()
+func New(d Daemon) *cobra.Command {
+	root := app{daemon: d, patience: defaultPatience}.root()
 	showVisibly(root, os.Stdout, os.Stderr)
 	return root
 }
@@ -84,7 +96,70 @@ func New(serve Serve, adopt Adopt, check Check) *cobra.Command {
 // defaultEndpoint is where commands look for the service.
 var defaultEndpoint = config.Default().Address
 
-func (a *app) root() *cobra.Command {
+// group is a group of commands in the help of berth.
+type group struct {
+	title    string
+	commands []*cobra.Command
+}
+
+// groups returns the commands by what people do with them.
+func (a app) groups(svc *service, pr *printer) []group {
+	return []group{
+		{"Look", []*cobra.Command{
+			psCommand(svc, pr),
+			podsCommand(svc, pr),
+			statsCommand(svc, pr),
+			topCommand(svc),
+			inspectCommand(svc, pr),
+			logsCommand(svc),
+			eventsCommand(svc, pr),
+			uiCommand(svc),
+		}},
+		{"Explain", []*cobra.Command{
+			whyCommand(svc, pr),
+			timelineCommand(svc, pr),
+			reportCommand(svc, pr),
+			bundleCommand(svc),
+			auditCommand(pr),
+			debugCommand(svc, pr),
+		}},
+		{"Images", []*cobra.Command{
+			imagesCommand(svc, pr),
+			pullCommand(svc),
+			pullsCommand(svc, pr),
+			importCommand(svc),
+			dfCommand(svc, pr),
+		}},
+		{"Pods", []*cobra.Command{
+			playCommand(svc),
+			runCommand(svc),
+			execCommand(svc),
+			attachCommand(svc),
+			cpCommand(svc),
+			forwardCommand(svc),
+			checkpointCommand(svc),
+			restoreCommand(svc),
+			stopCommand(svc, a.patience),
+			rmCommand(svc, a.patience),
+		}},
+		{"Node", []*cobra.Command{
+			serveCommand(a.daemon.Serve),
+			configCommand(a.daemon.Check),
+			statusCommand(svc, pr),
+			doctorCommand(svc, pr),
+			installCommand(),
+			migrateCommand(pr),
+			adoptCommand(pr, a.daemon.Adopt),
+			demoCommand(),
+			rootlessCommand(),
+			insideCommand(),
+			versionCommand(svc, pr),
+			manCommand(),
+		}},
+	}
+}
+
+func (a app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "berth",
 		Short:         "A container runtime service for Kubernetes nodes",
@@ -95,54 +170,21 @@ func (a *app) root() *cobra.Command {
 		Args:          cobra.ArbitraryArgs,
 		RunE:          hinted,
 	}
+	svc, pr := &service{}, &printer{}
 	endpoint := cmp.Or(os.Getenv("BERTH_ENDPOINT"), usersEndpoint(), defaultEndpoint)
-	root.PersistentFlags().StringVarP(&a.endpoint, "endpoint", "r", endpoint, "socket of the service: unix:///PATH or PATH (environment: BERTH_ENDPOINT)")
-	root.PersistentFlags().StringVarP(&a.output, "output", "o", "table", "table, wide, name, json or yaml; wide and name are for lists")
-	root.PersistentFlags().StringVar(&a.streamCA, "stream-ca", os.Getenv("BERTH_STREAM_CA"),
+	root.PersistentFlags().StringVarP(&svc.endpoint, "endpoint", "r", endpoint, "socket of the service: unix:///PATH or PATH (environment: BERTH_ENDPOINT)")
+	root.PersistentFlags().StringVarP(&pr.format, "output", "o", "table", "table, wide, name, json or yaml; wide and name are for lists")
+	root.PersistentFlags().StringVar(&svc.streamCA, "stream-ca", os.Getenv("BERTH_STREAM_CA"),
 		"PEM file of the authority that signed the certificate of the streaming server (environment: BERTH_STREAM_CA)")
-	root.AddCommand(
-		a.serveCommand(),
-		demoCommand(),
-		rootlessCommand(),
-		insideCommand(),
-		installCommand(),
-		a.migrateCommand(),
-		a.adoptCommand(),
-		a.configCommand(),
-		a.playCommand(),
-		a.runCommand(),
-		a.cpCommand(),
-		a.psCommand(),
-		a.podsCommand(),
-		a.logsCommand(),
-		a.execCommand(),
-		a.attachCommand(),
-		a.forwardCommand(),
-		a.statsCommand(),
-		a.topCommand(),
-		a.checkpointCommand(),
-		a.restoreCommand(),
-		a.eventsCommand(),
-		a.stopCommand(),
-		a.rmCommand(),
-		a.imagesCommand(),
-		a.pullCommand(),
-		a.pullsCommand(),
-		a.dfCommand(),
-		a.importCommand(),
-		a.inspectCommand(),
-		a.statusCommand(),
-		a.versionCommand(),
-		a.timelineCommand(),
-		a.whyCommand(),
-		a.auditCommand(),
-		a.uiCommand(),
-		a.reportCommand(),
-		a.bundleCommand(),
-		a.debugCommand(),
-		a.doctorCommand(),
-		manCommand(),
-	)
+	for _, g := range a.groups(svc, pr) {
+		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title + ":"})
+		for _, c := range g.commands {
+			c.GroupID = g.title
+		}
+		root.AddCommand(g.commands...)
+	}
+	root.SetHelpCommandGroupID("Node")
+	root.SetCompletionCommandGroupID("Node")
 	_ = root.RegisterFlagCompletionFunc("output", oneOf([]string{"table", "wide", "name", "json", "yaml"}))
 	everyCommand(root, func(c *cobra.Command) {
 		switch {
@@ -150,7 +192,7 @@ func (a *app) root() *cobra.Command {
 		case !strings.Contains(c.Use, " "): // it takes no argument, and no file either
 			c.ValidArgsFunction = cobra.NoFileCompletions
 		case strings.Contains(c.Use, "IMAGE"):
-			c.ValidArgsFunction = a.complete(images)
+			c.ValidArgsFunction = svc.complete(images)
 		}
 	})
 	return root
@@ -158,8 +200,8 @@ func (a *app) root() *cobra.Command {
 
 // client connects to the endpoint while f runs. The context of f ends with the first SIGINT or
 // SIGTERM; a second one ends the process.
-func (a *app) client(cmd *cobra.Command, f func(ctx context.Context, c *client.Client) error) error {
-	c, err := client.Dial(a.endpoint)
+func (svc *service) client(cmd *cobra.Command, f func(ctx context.Context, c *client.Client) error) error {
+	c, err := client.Dial(svc.endpoint)
 	if err != nil {
 		return err
 	}
@@ -171,8 +213,8 @@ func (a *app) client(cmd *cobra.Command, f func(ctx context.Context, c *client.C
 }
 
 // print writes v as JSON or YAML, or calls table, as the person asked.
-func (a *app) print(w io.Writer, v any, table func(w *tabwriter.Writer)) error {
-	switch a.output {
+func (pr *printer) print(w io.Writer, v any, table func(w *tabwriter.Writer)) error {
+	switch pr.format {
 	case "table", "wide":
 		tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 		table(tw)
@@ -182,9 +224,9 @@ func (a *app) print(w io.Writer, v any, table func(w *tabwriter.Writer)) error {
 		if err != nil {
 			return err
 		}
-		return a.document(w, json.RawMessage(b))
+		return pr.document(w, json.RawMessage(b))
 	default:
-		return fmt.Errorf("--output %q is not table, wide, name, json or yaml, or not for this command", a.output)
+		return fmt.Errorf("--output %q is not table, wide, name, json or yaml, or not for this command", pr.format)
 	}
 }
 

@@ -41,7 +41,7 @@ func berth(t *testing.T, endpoint string, args ...string) (out, problem string) 
 
 func run(endpoint string, args ...string) (string, error) {
 	var b bytes.Buffer
-	cmd := New(func(context.Context, config.Config, <-chan config.Config, func(), *asynclog.Log) error { return nil }, nil, nil)
+	cmd := New(Daemon{Serve: func(context.Context, config.Config, <-chan config.Config, func(), *asynclog.Log) error { return nil }})
 	cmd.SetArgs(append([]string{"--endpoint", endpoint}, args...))
 	cmd.SetOut(&b)
 	cmd.SetErr(&b)
@@ -261,7 +261,7 @@ func TestEventsComeFromTheTimeline(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var out bytes.Buffer
-	root := New(nil, nil, nil)
+	root := New(Daemon{})
 	root.SetArgs([]string{"-r", serveFake(t, services()), "events", "--since", "1h"})
 	root.SetOut(writerFunc(func(b []byte) (int, error) {
 		defer cancel() // one line is enough
@@ -477,12 +477,12 @@ func TestServeTakesItsSettingsFromFileFlagsAndSet(t *testing.T) {
 	}
 	var got config.Config
 	var out, log bytes.Buffer
-	cmd := New(func(_ context.Context, c config.Config, _ <-chan config.Config, ready func(), log *asynclog.Log) error {
+	cmd := New(Daemon{Serve: func(_ context.Context, c config.Config, _ <-chan config.Config, ready func(), log *asynclog.Log) error {
 		got = c
 		log.Debug("hello")
 		ready()
 		return nil
-	}, nil, nil)
+	}})
 	cmd.SetArgs([]string{"serve", "--config", file, "--root", "/from-flag", "--address", "/a.sock", "--cni-bin-dir", "/x", "--cni-bin-dir", "/y", "--metrics", "localhost:1", "--set", "lanes.backoff_min=3s"})
 	cmd.SetOut(&out)
 	cmd.SetErr(&log)
@@ -514,10 +514,10 @@ func TestStreamsAreServedBesideTheSocket(t *testing.T) {
 			t.Fatal(err)
 		}
 		var got config.Config
-		cmd := New(func(_ context.Context, c config.Config, _ <-chan config.Config, _ func(), _ *asynclog.Log) error {
+		cmd := New(Daemon{Serve: func(_ context.Context, c config.Config, _ <-chan config.Config, _ func(), _ *asynclog.Log) error {
 			got = c
 			return nil
-		}, nil, nil)
+		}})
 		args := []string{"serve", "--config", file, "--" + streamsBeside}
 		if tc.want != "" {
 			args = append(args, "--address", "/a.sock")
@@ -561,7 +561,7 @@ func TestSIGHUPReadsTheSettingsAgain(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	got := make(chan config.Config)
-	cmd := New(func(ctx context.Context, c config.Config, changes <-chan config.Config, _ func(), log *asynclog.Log) error {
+	cmd := New(Daemon{Serve: func(ctx context.Context, c config.Config, changes <-chan config.Config, _ func(), log *asynclog.Log) error {
 		got <- c
 		for {
 			select {
@@ -572,7 +572,7 @@ func TestSIGHUPReadsTheSettingsAgain(t *testing.T) {
 				return nil
 			}
 		}
-	}, nil, nil)
+	}})
 	write("")
 	cmd.SetArgs([]string{"serve", "--config", file, "--root", "/from-flag"})
 	cmd.SetOut(io.Discard)

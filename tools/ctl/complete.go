@@ -29,7 +29,7 @@ const (
 // complete offers names from the service to the shell. The names of containers that are in several
 // pods are POD/NAME or NAMESPACE/POD/NAME, and an object without an unambiguous name is offered by
 // its ID.
-func (a *app) complete(what ...int) cobra.CompletionFunc {
+func (svc *service) complete(what ...int) cobra.CompletionFunc {
 	want := 0
 	for _, w := range what {
 		want |= w
@@ -39,7 +39,7 @@ func (a *app) complete(what ...int) cobra.CompletionFunc {
 		if want&one != 0 && len(args) > 0 {
 			return nil, nothing
 		}
-		c, err := client.Dial(a.endpoint)
+		c, err := client.Dial(svc.endpoint)
 		if err != nil {
 			return nil, nothing
 		}

@@ -25,7 +25,7 @@ func load(file string) (config.Loaded, error) {
 	return config.Load(file)
 }
 
-func (a *app) configCommand() *cobra.Command {
+func configCommand(check Check) *cobra.Command {
 	cmd := &cobra.Command{Use: "config", Short: "Print the default configuration, or check or print a file"}
 	cmd.AddCommand(
 		&cobra.Command{
@@ -59,8 +59,8 @@ func (a *app) configCommand() *cobra.Command {
 				if err == nil {
 					err = errors.Join(slices.Concat(c.CheckFiles(), config.CheckRegistries(c.Image.RegistryDir), []error{c.Check()})...)
 				}
-				if err == nil && a.check != nil {
-					err = a.check(c.Config)
+				if err == nil && check != nil {
+					err = check(c.Config)
 				}
 				if err != nil {
 					return err

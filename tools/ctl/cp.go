@@ -20,7 +20,7 @@ import (
 	"berth/api/client"
 )
 
-func (a *app) cpCommand() *cobra.Command {
+func cpCommand(svc *service) *cobra.Command {
 	var container string
 	cmd := &cobra.Command{
 		Use:   "cp NAME:PATH PATH | cp PATH NAME:PATH",
@@ -42,25 +42,25 @@ func (a *app) cpCommand() *cobra.Command {
 		if in {
 			name = to
 		}
-		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			o, err := resolveRunning(ctx, c, name, container, cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
 			if out {
-				return a.copyOut(ctx, c, o, fromPath, args[1])
+				return copyOut(ctx, svc, c, o, fromPath, args[1])
 			}
-			return a.copyIn(ctx, c, o, args[0], toPath)
+			return copyIn(ctx, svc, c, o, args[0], toPath)
 		})
 	}
 	return cmd
 }
 
 // tar runs tar in a container.
-func (a *app) tar(ctx context.Context, c *client.Client, o object, in io.Reader, out io.Writer, args ...string) error {
+func runTar(ctx context.Context, svc *service, c *client.Client, o object, in io.Reader, out io.Writer, args ...string) error {
 	var problem bytes.Buffer
 	s := session{in: in, out: out, err: &problem}
-	err := a.talk(ctx, &s, false, nil, func() (string, error) {
+	err := talk(ctx, svc, &s, false, nil, func() (string, error) {
 		resp, err := c.Exec(ctx, &runtimeapi.ExecRequest{
 			ContainerId: o.id,
 			Cmd:         append([]string{"tar"}, args...),
@@ -80,7 +80,7 @@ func (a *app) tar(ctx context.Context, c *client.Client, o object, in io.Reader,
 }
 
 // copyOut copies a path of a container to one here.
-func (a *app) copyOut(ctx context.Context, c *client.Client, o object, from, to string) error {
+func copyOut(ctx context.Context, svc *service, c *client.Client, o object, from, to string) error {
 	from = path.Clean("/" + from)
 	dir, base := filepath.Split(filepath.Clean(to))
 	if st, err := os.Stat(to); err == nil && st.IsDir() {
@@ -94,7 +94,7 @@ func (a *app) copyOut(ctx context.Context, c *client.Client, o object, from, to 
 	r, w := io.Pipe()
 	sent := make(chan error, 1)
 	go func() {
-		err := a.tar(ctx, c, o, nil, w, "cf", "-", "-C", path.Dir(from), path.Base(from))
+		err := runTar(ctx, svc, c, o, nil, w, "cf", "-", "-C", path.Dir(from), path.Base(from))
 		_ = w.CloseWithError(err)
 		sent <- err
 	}()
@@ -149,19 +149,19 @@ func writeIn(root *os.Root, at string, r io.Reader, mode os.FileMode) error {
 }
 
 // copyIn copies a path here to one of a container.
-func (a *app) copyIn(ctx context.Context, c *client.Client, o object, from, to string) error {
+func copyIn(ctx context.Context, svc *service, c *client.Client, o object, from, to string) error {
 	st, err := os.Stat(from)
 	if err != nil {
 		return err
 	}
 	dir, base := path.Split(path.Clean("/" + to))
 	empty := bytes.NewReader(make([]byte, 10240)) // an archive of nothing is unpacked into a directory alone
-	if a.tar(ctx, c, o, empty, io.Discard, "xf", "-", "-C", path.Clean("/"+to)) == nil {
+	if runTar(ctx, svc, c, o, empty, io.Discard, "xf", "-", "-C", path.Clean("/"+to)) == nil {
 		dir, base = path.Clean("/"+to), filepath.Base(filepath.Clean(from))
 	}
 	r, w := io.Pipe()
 	go func() { _ = w.CloseWithError(pack(w, from, base, st)) }()
-	err = a.tar(ctx, c, o, r, io.Discard, "xf", "-", "-C", dir)
+	err = runTar(ctx, svc, c, o, r, io.Discard, "xf", "-", "-C", dir)
 	_ = r.Close()
 	return err
 }

@@ -13,7 +13,7 @@ import (
 	"berth/api/client"
 )
 
-func (a *app) dfCommand() *cobra.Command {
+func dfCommand(svc *service, pr *printer) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "df",
 		Short: "Show what takes the space on the disk",
@@ -22,12 +22,12 @@ func (a *app) dfCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			d, err := c.Node.Disk(ctx, &berthv1.DiskRequest{})
 			if err != nil {
 				return err
 			}
-			return a.print(cmd.OutOrStdout(), items{document{d}, "shares"}, func(w *tabwriter.Writer) {
+			return pr.print(cmd.OutOrStdout(), items{document{d}, "shares"}, func(w *tabwriter.Writer) {
 				fmt.Fprintln(w, "WHAT\tCOUNT\tSIZE\tRECLAIMABLE\tWHAT IT IS")
 				for _, s := range d.GetShares() {
 					took := amount(s.GetBytes())

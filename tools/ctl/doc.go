@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ctl contains all commands of berth. Every command except serve, config, demo, install,
-// migrate and images allowed speaks CRI to a running service over its socket, as the kubelet does;
-// import, pulls, images, df, timeline, why, bundle, debug, stop and rm also use the services of
-// api/berth/v1 on the same socket.
+// Package ctl contains all commands of berth, in groups by what people do: look, explain, images,
+// pods and node (groups in cli.go). A command is a function in the file of its noun. It takes the
+// few things that it needs: the service that it speaks to, and the printer of its answer.
+//
+// Every command except serve, config, demo, install, migrate and images allowed speaks CRI to a
+// running service over its socket, as the kubelet does; import, pulls, images, df, timeline, why,
+// bundle, debug, stop and rm also use the services of api/berth/v1 on the same socket.
 //
 // # Promises
 //

@@ -95,7 +95,7 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, m := range command.FindAllStringSubmatch(string(b), -1) {
-			root := (&app{}).root()
+			root := app{}.root()
 			args := strings.Fields(m[1])
 			cmd, rest, err := root.Find(args)
 			if err != nil || cmd == root && args[0] != "completion" || !cmd.Runnable() && len(rest) > 0 && cmd != root {

@@ -32,7 +32,7 @@ type doctorFlags struct {
 	within                time.Duration
 }
 
-func (a *app) doctorCommand() *cobra.Command {
+func doctorCommand(svc *service, pr *printer) *cobra.Command {
 	var f doctorFlags
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -58,11 +58,11 @@ func (a *app) doctorCommand() *cobra.Command {
 		case f.drill && f.within < drill.Least:
 			return fmt.Errorf("--within %s is too short for a drill; give it %s at least", f.within, drill.Least)
 		case f.drill:
-			return a.drill(cmd, f)
+			return runDrill(svc, pr, cmd, f)
 		case f.restart || f.image != "" || f.step != "" || f.within != drill.Within:
 			return errors.New("--restart-berth, --image, --step and --within belong to --drill")
 		}
-		return a.examine(cmd, f)
+		return examine(svc, pr, cmd, f)
 	}
 	cmd.AddCommand(canaryCommand())
 	return cmd
@@ -89,26 +89,26 @@ func canaryCommand() *cobra.Command {
 }
 
 // drill breaks things around a pod of its own, and prints the results.
-func (a *app) drill(cmd *cobra.Command, f doctorFlags) error {
-	return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+func runDrill(svc *service, pr *printer, cmd *cobra.Command, f doctorFlags) error {
+	return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 		told := context.AfterFunc(ctx, func() {
 			fmt.Fprintln(cmd.ErrOrStderr(), "interrupted: what the drill has made is being removed; a second Ctrl-C would leave it")
 		})
 		defer told()
 		r, err := drill.Run(ctx, c, drill.Options{
-			Endpoint: a.endpoint,
+			Endpoint: svc.endpoint,
 			Restart:  f.restart,
 			Image:    f.image,
 			Only:     f.step,
 			Within:   f.within,
 			Begin: func(step string) {
-				if a.output == "table" {
+				if pr.format == "table" {
 					fmt.Fprintf(cmd.ErrOrStderr(), "drill: %s\n", step)
 				}
 			},
 		})
 		if err == nil {
-			if perr := a.print(cmd.OutOrStdout(), r, func(w *tabwriter.Writer) { writeDrill(w, r) }); perr != nil {
+			if perr := pr.print(cmd.OutOrStdout(), r, func(w *tabwriter.Writer) { writeDrill(w, r) }); perr != nil {
 				return perr
 			}
 		}
@@ -168,11 +168,11 @@ func writeDrill(w *tabwriter.Writer, r drill.Result) {
 }
 
 // examine asks everything of this machine, and shows the answers.
-func (a *app) examine(cmd *cobra.Command, f doctorFlags) error {
+func examine(svc *service, pr *printer, cmd *cobra.Command, f doctorFlags) error {
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop)
-	h := doctor.Machine(a.endpoint)
+	h := doctor.Machine(svc.endpoint)
 	h.Version = version.String()
 	for _, named := range []struct {
 		path string
@@ -189,7 +189,7 @@ func (a *app) examine(cmd *cobra.Command, f doctorFlags) error {
 	}
 	h.Named = f.config != ""
 	r := doctor.Examine(ctx, h)
-	if err := a.print(cmd.OutOrStdout(), r, func(w *tabwriter.Writer) { writeReport(w, r, f.verbose) }); err != nil {
+	if err := pr.print(cmd.OutOrStdout(), r, func(w *tabwriter.Writer) { writeReport(w, r, f.verbose) }); err != nil {
 		return err
 	}
 	return reportError(r)

@@ -28,7 +28,7 @@ var turns = []string{
 	"BerthStarted", "BerthStopped", "MachineShutDown", "ContainerdLost", "EntriesLost",
 }
 
-func (a *app) eventsCommand() *cobra.Command {
+func eventsCommand(svc *service, pr *printer) *cobra.Command {
 	var since time.Duration
 	cmd := &cobra.Command{
 		Use:   "events",
@@ -39,10 +39,10 @@ func (a *app) eventsCommand() *cobra.Command {
 	}
 	cmd.Flags().DurationVar(&since, "since", 0, "begin with what happened so long ago, such as 2h")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
-			err := a.turns(ctx, c, cmd.OutOrStdout(), time.Now().Add(-since))
+		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
+			err := printTurns(ctx, pr, c, cmd.OutOrStdout(), time.Now().Add(-since))
 			if client.IsUnimplemented(err) {
-				return a.containerEvents(ctx, c, cmd.OutOrStdout())
+				return containerEvents(ctx, pr, c, cmd.OutOrStdout())
 			}
 			return err
 		})
@@ -51,7 +51,7 @@ func (a *app) eventsCommand() *cobra.Command {
 }
 
 // turns prints entries from an instant on, until ctx ends.
-func (a *app) turns(ctx context.Context, c *client.Client, w io.Writer, from time.Time) error {
+func printTurns(ctx context.Context, pr *printer, c *client.Client, w io.Writer, from time.Time) error {
 	lines := timelineLines{w: w, node: true}
 	q := &berthv1.TimelineRequest{Node: true, Since: timestamppb.New(from)}
 	for {
@@ -66,11 +66,11 @@ func (a *app) turns(ctx context.Context, c *client.Client, w io.Writer, from tim
 			// an entry without a kind describes a gap
 			return e.GetKind() != "" && !slices.Contains(turns, e.GetKind())
 		})
-		if a.output == "table" {
+		if pr.format == "table" {
 			lines.print(h, false)
 		} else {
 			for _, e := range h.GetEntries() {
-				if err := a.print(w, e, nil); err != nil {
+				if err := pr.print(w, e, nil); err != nil {
 					return err
 				}
 			}
@@ -82,7 +82,7 @@ func (a *app) turns(ctx context.Context, c *client.Client, w io.Writer, from tim
 	}
 }
 
-func (a *app) containerEvents(ctx context.Context, c *client.Client, w io.Writer) error {
+func containerEvents(ctx context.Context, pr *printer, c *client.Client, w io.Writer) error {
 	stream, err := c.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
 	if err != nil {
 		return err
@@ -95,9 +95,9 @@ func (a *app) containerEvents(ctx context.Context, c *client.Client, w io.Writer
 		if err != nil {
 			return err
 		}
-		if a.output == "table" {
+		if pr.format == "table" {
 			fmt.Fprintln(w, eventLine(ev))
-		} else if err := a.print(w, ev, nil); err != nil {
+		} else if err := pr.print(w, ev, nil); err != nil {
 			return err
 		}
 	}

@@ -21,7 +21,7 @@ import (
 	"berth/api/client"
 )
 
-func (a *app) execCommand() *cobra.Command {
+func execCommand(svc *service) *cobra.Command {
 	var interactive, tty bool
 	var container string
 	cmd := &cobra.Command{
@@ -36,7 +36,7 @@ func (a *app) execCommand() *cobra.Command {
 			"The exit code is 127 if the command is not there, 126 if it cannot be executed, and 125 if berth itself failed.",
 		Example:           "  berth exec web -- ls -l /etc\n  berth exec -it web sh\n  berth exec web -it -c nginx -- sh",
 		Args:              cobra.MinimumNArgs(1),
-		ValidArgsFunction: a.complete(containers, running, one),
+		ValidArgsFunction: svc.complete(containers, running, one),
 	}
 	cmd.Flags().SetInterspersed(false) // arguments after the container are the command's
 	cmd.Flags().BoolVarP(&interactive, "interactive", "i", false, "pass the standard input on")
@@ -53,7 +53,7 @@ func (a *app) execCommand() *cobra.Command {
 		if len(command) == 0 {
 			return errors.New("no command is given; name the container, and then the command")
 		}
-		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			o, err := resolveRunning(ctx, c, args[0], container, cmd.ErrOrStderr())
 			if err != nil {
 				return err
@@ -65,7 +65,7 @@ func (a *app) execCommand() *cobra.Command {
 			if interactive {
 				s.in = cmd.InOrStdin()
 			}
-			err = a.talk(ctx, &s, tty, cmd.InOrStdin(), func() (string, error) {
+			err = talk(ctx, svc, &s, tty, cmd.InOrStdin(), func() (string, error) {
 				resp, err := c.Exec(ctx, &runtimeapi.ExecRequest{
 					ContainerId: o.id,
 					Cmd:         command,
@@ -108,7 +108,7 @@ var (
 
 // talk opens the stream at the URL that open returns and runs the session. With tty, a session that
 // has an input takes the terminal over and gives it back on every way out.
-func (a *app) talk(ctx context.Context, s *session, tty bool, in io.Reader, open func() (string, error)) (err error) {
+func talk(ctx context.Context, svc *service, s *session, tty bool, in io.Reader, open func() (string, error)) (err error) {
 	ctx, stop := signal.NotifyContext(ctx, unix.SIGHUP, unix.SIGQUIT)
 	defer stop()
 	defer func() {
@@ -131,14 +131,14 @@ func (a *app) talk(ctx context.Context, s *session, tty bool, in io.Reader, open
 	if err != nil {
 		return err
 	}
-	conn, err := a.connect(ctx, at, remotecommand.StreamProtocolV4Name)
+	conn, err := svc.connect(ctx, at, remotecommand.StreamProtocolV4Name)
 	if err != nil {
 		return err
 	}
 	return s.run(ctx, conn)
 }
 
-func (a *app) attachCommand() *cobra.Command {
+func attachCommand(svc *service) *cobra.Command {
 	var noInput bool
 	var keys, container string
 	cmd := &cobra.Command{
@@ -148,7 +148,7 @@ func (a *app) attachCommand() *cobra.Command {
 			"with a terminal gets everything, Ctrl-C too; Ctrl-P Ctrl-Q detaches. From others, Ctrl-C detaches. The container\n" +
 			"goes on. If it ends, the exit code is the container's; 125 says that berth itself failed.",
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: a.complete(containers, running, one),
+		ValidArgsFunction: svc.complete(containers, running, one),
 	}
 	cmd.Flags().BoolVar(&noInput, "no-stdin", false, "do not pass the standard input on")
 	cmd.Flags().StringVar(&keys, "detach-keys", "ctrl-p,ctrl-q", "keys that detach from a terminal")
@@ -158,7 +158,7 @@ func (a *app) attachCommand() *cobra.Command {
 		if err != nil {
 			return fmt.Errorf("--detach-keys: %w", err)
 		}
-		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			o, err := resolveIn(ctx, c, args[0], container)
 			if err != nil {
 				return err
@@ -177,7 +177,7 @@ func (a *app) attachCommand() *cobra.Command {
 					s.in = mobyterm.NewEscapeProxy(s.in, escape)
 				}
 			}
-			err = a.talk(ctx, &s, asked.Tty, cmd.InOrStdin(), func() (string, error) {
+			err = talk(ctx, svc, &s, asked.Tty, cmd.InOrStdin(), func() (string, error) {
 				resp, err := c.Attach(ctx, &runtimeapi.AttachRequest{
 					ContainerId: o.id,
 					Stdin:       s.in != nil,

@@ -26,7 +26,7 @@ import (
 // withInput runs a command that reads its standard input from a pipe, as in a script.
 func withInput(endpoint, input string, args ...string) (out, errOut string, err error) {
 	var stdout, stderr bytes.Buffer
-	cmd := (&app{patience: defaultPatience}).root()
+	cmd := app{patience: defaultPatience}.root()
 	cmd.SetArgs(append([]string{"--endpoint", endpoint}, args...))
 	cmd.SetIn(strings.NewReader(input))
 	cmd.SetOut(&stdout)

@@ -20,7 +20,7 @@ import (
 	"berth/api/client"
 )
 
-func (a *app) forwardCommand() *cobra.Command {
+func forwardCommand(svc *service) *cobra.Command {
 	var address string
 	cmd := &cobra.Command{
 		Use:   "port-forward POD [LOCAL:]REMOTE...",
@@ -30,7 +30,7 @@ func (a *app) forwardCommand() *cobra.Command {
 			"that nobody reads does not hold up the others, and forwarding goes on when berth was restarted.",
 		Example:           "  berth port-forward web 8080:80",
 		Args:              cobra.MinimumNArgs(2),
-		ValidArgsFunction: a.complete(pods, running, one),
+		ValidArgsFunction: svc.complete(pods, running, one),
 	}
 	cmd.Flags().StringVar(&address, "address", "127.0.0.1", "local address to listen on; other hosts reach the pod through any but a loopback address")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -42,12 +42,12 @@ func (a *app) forwardCommand() *cobra.Command {
 			}
 			ports = append(ports, p)
 		}
-		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			o, err := resolve(ctx, c, args[0], true, false)
 			if err != nil {
 				return err
 			}
-			f := forwarder{app: a, client: c, pod: o, out: &lockedWriter{w: cmd.OutOrStdout()}, err: &lockedWriter{w: cmd.ErrOrStderr()}}
+			f := forwarder{svc: svc, client: c, pod: o, out: &lockedWriter{w: cmd.OutOrStdout()}, err: &lockedWriter{w: cmd.ErrOrStderr()}}
 			return f.run(ctx, address, ports)
 		})
 	}
@@ -84,7 +84,7 @@ func (l *lockedWriter) Write(b []byte) (int, error) {
 }
 
 type forwarder struct {
-	app      *app
+	svc      *service
 	client   *client.Client
 	pod      object
 	out, err io.Writer
@@ -162,7 +162,7 @@ func (f *forwarder) forward(ctx context.Context, conn net.Conn, port uint16) err
 	if err != nil {
 		return err
 	}
-	streams, err := f.app.connect(ctx, resp.GetUrl(), portforward.ProtocolV1Name)
+	streams, err := f.svc.connect(ctx, resp.GetUrl(), portforward.ProtocolV1Name)
 	if err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ func TestTheVerbsOfOtherToolsAreHintedAt(t *testing.T) {
 		says(t, verb, problem, want)
 	}
 	for verb, hint := range hints { // each names commands that there are
-		root := (&app{}).root()
+		root := app{}.root()
 		if cmd, _, err := root.Find([]string{verb}); err == nil && cmd != root {
 			t.Errorf("there is a command %s", verb)
 		}

@@ -25,7 +25,7 @@ import (
 	"berth/api/client"
 )
 
-func (a *app) imagesCommand() *cobra.Command {
+func imagesCommand(svc *service, pr *printer) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "images",
 		Short: "List images, with what uses them and what their removal frees; remove or prune them",
@@ -40,16 +40,16 @@ func (a *app) imagesCommand() *cobra.Command {
 	_ = cmd.Flags().MarkHidden("all") // the habit of docker and podman
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		id, users := short, few
-		if whole || a.output == "wide" {
+		if whole || pr.format == "wide" {
 			users = func(all []string) string { return cmp.Or(strings.Join(all, ", "), "-") }
 		}
 		if whole {
 			id = func(id string) string { return id }
 		}
-		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			resp, err := c.Node.Images(ctx, &berthv1.ImagesRequest{})
 			if client.IsUnimplemented(err) {
-				return a.plainImages(ctx, cmd, c)
+				return plainImages(ctx, pr, cmd, c)
 			}
 			if err != nil {
 				return err
@@ -60,13 +60,13 @@ func (a *app) imagesCommand() *cobra.Command {
 					fmt.Fprintln(cmd.OutOrStdout(), i.GetId())
 				}
 				return nil
-			case a.output == "name":
+			case pr.format == "name":
 				for _, i := range resp.GetImages() {
 					fmt.Fprintln(cmd.OutOrStdout(), strings.Join(namesOf(i.GetRepoTags(), append(i.GetRepoDigests(), i.GetId())), "\n"))
 				}
 				return nil
 			}
-			return a.print(cmd.OutOrStdout(), items{document{resp}, "images"}, func(w *tabwriter.Writer) {
+			return pr.print(cmd.OutOrStdout(), items{document{resp}, "images"}, func(w *tabwriter.Writer) {
 				fmt.Fprintln(w, "IMAGE\tNAME\tKIND\tSIZE\tDISK\tFREES\tAGE\tPINNED\tUSED BY")
 				for _, i := range resp.GetImages() {
 					for _, n := range namesOf(i.GetRepoTags(), i.GetRepoDigests()) {
@@ -85,17 +85,17 @@ func (a *app) imagesCommand() *cobra.Command {
 			})
 		})
 	}
-	cmd.AddCommand(a.imagesRmCommand(), a.imagesPruneCommand(), a.imagesAllowedCommand(), a.verifyCommand())
+	cmd.AddCommand(imagesRmCommand(svc, pr), imagesPruneCommand(svc, pr), imagesAllowedCommand(pr), verifyCommand(svc, pr))
 	return cmd
 }
 
 // plainImages lists images as CRI has them, for a runtime that is not berth or an earlier one.
-func (a *app) plainImages(ctx context.Context, cmd *cobra.Command, c *client.Client) error {
+func plainImages(ctx context.Context, pr *printer, cmd *cobra.Command, c *client.Client) error {
 	list, err := c.ListImages(ctx, &runtimeapi.ListImagesRequest{})
 	if err != nil {
 		return err
 	}
-	return a.print(cmd.OutOrStdout(), items{document{list}, "images"}, func(w *tabwriter.Writer) {
+	return pr.print(cmd.OutOrStdout(), items{document{list}, "images"}, func(w *tabwriter.Writer) {
 		fmt.Fprintln(w, "IMAGE\tNAME\tSIZE")
 		for _, i := range list.GetImages() {
 			for _, n := range namesOf(i.GetRepoTags(), i.GetRepoDigests()) {
@@ -139,7 +139,7 @@ func few(all []string) string {
 	return oneLine(strings.Join(all, ", "))
 }
 
-func (a *app) imagesRmCommand() *cobra.Command {
+func imagesRmCommand(svc *service, pr *printer) *cobra.Command {
 	var req berthv1.RemoveImageRequest
 	rm := &cobra.Command{
 		Use:   "rm IMAGE...",
@@ -149,12 +149,12 @@ func (a *app) imagesRmCommand() *cobra.Command {
 			"state, and an ID that stands for several tags need --force.",
 		Args: cobra.MinimumNArgs(1),
 
-		ValidArgsFunction: a.complete(images),
+		ValidArgsFunction: svc.complete(images),
 	}
 	rm.Flags().BoolVarP(&req.Force, "force", "f", false, "also remove an image that containers use, or with all tags by its ID")
 	rm.Flags().BoolVar(&req.DryRun, "dry-run", false, "remove nothing, and print what would be removed")
 	rm.RunE = func(cmd *cobra.Command, args []string) error {
-		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			return eachSilently(ctx, args, func(arg string) error {
 				req.Image = arg
 				r, err := c.Control.RemoveImage(ctx, &req)
@@ -164,7 +164,7 @@ func (a *app) imagesRmCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return a.print(cmd.OutOrStdout(), r, func(w *tabwriter.Writer) { saysRemoved(w, r, req.DryRun) })
+				return pr.print(cmd.OutOrStdout(), r, func(w *tabwriter.Writer) { saysRemoved(w, r, req.DryRun) })
 			})
 		})
 	}
@@ -218,7 +218,7 @@ func removeWhole(ctx context.Context, w io.Writer, c *client.Client, req *berthv
 	return nil
 }
 
-func (a *app) imagesPruneCommand() *cobra.Command {
+func imagesPruneCommand(svc *service, pr *printer) *cobra.Command {
 	var dryRun bool
 	var olderThan time.Duration
 	cmd := &cobra.Command{
@@ -235,12 +235,12 @@ func (a *app) imagesPruneCommand() *cobra.Command {
 		if olderThan < 0 {
 			return fmt.Errorf("--older-than %s is less than 0", olderThan)
 		}
-		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			p, err := c.Control.PruneImages(ctx, &berthv1.PruneImagesRequest{DryRun: dryRun, OlderThan: durationpb.New(olderThan)})
 			if err != nil {
 				return err
 			}
-			err = a.print(cmd.OutOrStdout(), items{document{p}, "images"}, func(w *tabwriter.Writer) {
+			err = pr.print(cmd.OutOrStdout(), items{document{p}, "images"}, func(w *tabwriter.Writer) {
 				fmt.Fprintln(w, "IMAGE\tNAME\tFREES")
 				for _, i := range p.GetImages() {
 					if i.GetError() == "" {
@@ -278,7 +278,7 @@ func size(n uint64) string {
 	return ""
 }
 
-func (a *app) pullCommand() *cobra.Command {
+func pullCommand(svc *service) *cobra.Command {
 	var creds string
 	var stdin bool
 	cmd := &cobra.Command{
@@ -296,7 +296,7 @@ func (a *app) pullCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			defer pullProgress(ctx, c, args[0])()
 			resp, err := c.PullImage(ctx, &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: args[0]}, Auth: auth})
 			if err != nil {
@@ -350,7 +350,7 @@ func credentials(cmd *cobra.Command, image, creds string, stdin bool) (*runtimea
 	}, nil
 }
 
-func (a *app) importCommand() *cobra.Command {
+func importCommand(svc *service) *cobra.Command {
 	var ref string
 	cmd := &cobra.Command{Use: "import FILE", Short: "Import images from an OCI or docker archive", Args: cobra.ExactArgs(1)}
 	cmd.Flags().StringVar(&ref, "ref", "", "name for the image that has none in the archive, or for the only one")
@@ -363,7 +363,7 @@ func (a *app) importCommand() *cobra.Command {
 		if st, err := os.Stat(path); err == nil { // if not, the service returns the reason
 			what += ", " + size(uint64(st.Size()))
 		}
-		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			defer importProgress(ctx, c, what, path)()
 			in, err := c.Control.ImportImages(ctx, &berthv1.ImportImagesRequest{Path: path, Ref: ref})
 			for _, n := range in.GetNames() {

@@ -146,7 +146,7 @@ func TestPullsAreRedrawnInPlace(t *testing.T) {
 	}
 	defer c.Close()
 	var b bytes.Buffer
-	if err := (&app{output: "table"}).redraw(t.Context(), &b, c); err != nil {
+	if err := redraw(t.Context(), &printer{format: "table"}, &b, c); err != nil {
 		t.Fatal(err)
 	}
 	text, whole := strings.CutPrefix(b.String(), homeCursor)
@@ -161,7 +161,7 @@ func TestWatchingEnds(t *testing.T) {
 	f := newFake()
 	at := serveFake(t, f)
 	ctx, cancel := context.WithCancel(t.Context())
-	cmd := New(nil, nil, nil)
+	cmd := New(Daemon{})
 	var b bytes.Buffer
 	cmd.SetOut(&b)
 	cmd.SetArgs([]string{"--endpoint", at, "pulls", "--watch", "--interval", "100ms", "-o", "json"})

@@ -17,16 +17,16 @@ import (
 	"berth/api/client"
 )
 
-func (a *app) inspectCommand() *cobra.Command {
+func inspectCommand(svc *service, pr *printer) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect NAME|ID|IMAGE",
 		Short: "Show everything that is known about a container, pod or image, as JSON",
 		Args:  cobra.ExactArgs(1),
 
-		ValidArgsFunction: a.complete(pods, containers, images, one),
+		ValidArgsFunction: svc.complete(pods, containers, images, one),
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			status, info, err := inspect(ctx, c, args[0])
 			if err != nil {
 				return err
@@ -36,7 +36,7 @@ func (a *app) inspectCommand() *cobra.Command {
 				return err
 			}
 			out := map[string]any{"status": json.RawMessage(b)}
-			if row, err := a.summary(ctx, c, status); err != nil {
+			if row, err := summary(ctx, c, status); err != nil {
 				return err
 			} else if row != nil {
 				out["summary"] = row
@@ -44,24 +44,23 @@ func (a *app) inspectCommand() *cobra.Command {
 			for k, v := range info {
 				out[k] = json.RawMessage(v)
 			}
-			return a.document(cmd.OutOrStdout(), out)
+			return pr.document(cmd.OutOrStdout(), out)
 		})
 	}
 	return cmd
 }
 
 // summary returns a container or pod as ps and pods list it, nil for an image.
-func (a *app) summary(ctx context.Context, c *client.Client, status proto.Message) (row any, err error) {
-	l := &lister{app: a}
+func summary(ctx context.Context, c *client.Client, status proto.Message) (row any, err error) {
 	var all []item
 	var id string
 	switch st := status.(type) {
 	case *runtimeapi.ContainerStatus:
 		id = st.GetId()
-		all, err = l.containers(ctx, c, nil)
+		all, err = containerItems(ctx, c, nil, nil)
 	case *runtimeapi.PodSandboxStatus:
 		id = st.GetId()
-		all, err = l.pods(ctx, c, nil)
+		all, err = podItems(ctx, c, nil, nil)
 	}
 	for _, i := range all {
 		if i.ID == id {
@@ -93,9 +92,9 @@ func inspect(ctx context.Context, c *client.Client, what string) (proto.Message,
 }
 
 // document prints JSON, or YAML if that was asked for.
-func (a *app) document(w io.Writer, v any) error {
+func (pr *printer) document(w io.Writer, v any) error {
 	b, err := json.MarshalIndent(v, "", "  ")
-	if err == nil && a.output == "yaml" {
+	if err == nil && pr.format == "yaml" {
 		b, err = yaml.JSONToYAML(b)
 	}
 	if err != nil {

@@ -9,14 +9,12 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	berthv1 "berth/api/berth/v1"
 	"berth/api/client"
 )
 
@@ -54,38 +52,6 @@ type common struct {
 	created int64
 }
 
-// containerRow is a container of ps.
-type containerRow struct {
-	*common
-	Pod              string    `json:"pod"`
-	PodID            string    `json:"podId"`
-	Image            string    `json:"image"`
-	ImageID          string    `json:"imageId"`
-	Restarts         uint32    `json:"restarts"`
-	StartedAt        time.Time `json:"startedAt,omitzero"`
-	FinishedAt       time.Time `json:"finishedAt,omitzero"`
-	ExitCode         *int32    `json:"exitCode,omitempty"` // of one that has ended
-	Reason           string    `json:"reason,omitempty"`
-	Message          string    `json:"message,omitempty"`
-	OOMKillsSurvived int       `json:"oomKillsSurvived"`
-	OnRecord         bool      `json:"onRecord"` // false while the state is ENDED
-	MemoryBytes      uint64    `json:"memoryBytes,omitempty"`
-}
-
-// podRow is a pod of pods.
-type podRow struct {
-	*common
-	UID         string   `json:"uid"`
-	Attempt     uint32   `json:"attempt"`
-	Runtime     string   `json:"runtime"`
-	IPs         []string `json:"ips"`
-	Running     int      `json:"running"`
-	Containers  int      `json:"containers"` // by their names: attempts count once
-	Restarts    uint32   `json:"restarts"`
-	OnRecord    bool     `json:"onRecord"`
-	MemoryBytes uint64   `json:"memoryBytes,omitempty"`
-}
-
 // list is a list for programs.
 type list struct {
 	Items any `json:"items"`
@@ -116,7 +82,8 @@ func instant(ns int64) time.Time {
 
 // lister is the common part of ps and pods.
 type lister struct {
-	app    *app
+	svc    *service
+	pr     *printer
 	header []string
 	wide   []string // the columns of -o wide
 	states []string // that --state takes
@@ -131,7 +98,7 @@ type lister struct {
 	watch  bool
 	// ofContainers is set if it lists containers, and not pods
 	ofContainers bool
-	items        func(ctx context.Context, c *client.Client, labels map[string]string) ([]item, error)
+	items        func(ctx context.Context, c *client.Client, labels map[string]string, used map[string]uint64) ([]item, error)
 }
 
 // sorts are the orders of --sort. Equal items are in the order of names.
@@ -167,7 +134,7 @@ func (l *lister) flags(cmd *cobra.Command) {
 		if err != nil {
 			return err
 		}
-		return l.app.client(cmd, func(ctx context.Context, c *client.Client) error {
+		return l.svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			if l.watch {
 				return l.follow(ctx, c, cmd.OutOrStdout(), cmd.ErrOrStderr(), labels)
 			}
@@ -175,7 +142,7 @@ func (l *lister) flags(cmd *cobra.Command) {
 			if err != nil {
 				return err
 			}
-			if err := l.print(ctx, cmd.OutOrStdout(), items); err != nil || l.app.output != "table" && l.app.output != "wide" || l.quiet {
+			if err := l.print(ctx, cmd.OutOrStdout(), items); err != nil || l.pr.format != "table" && l.pr.format != "wide" || l.quiet {
 				return err
 			}
 			under, _ := askUnderWay(ctx, c) // the list is complete without
@@ -195,7 +162,7 @@ func (l *lister) print(ctx context.Context, w io.Writer, items []item) error {
 			fmt.Fprintln(w, i.ID)
 		}
 		return nil
-	case l.app.output == "name":
+	case l.pr.format == "name":
 		for _, i := range items {
 			fmt.Fprintln(w, i.name())
 		}
@@ -206,8 +173,8 @@ func (l *lister) print(ctx context.Context, w io.Writer, items []item) error {
 		i.complete(ctx)
 		rows = append(rows, i.row)
 	}
-	if l.app.output != "table" {
-		return l.app.print(w, list{rows}, nil)
+	if l.pr.format != "table" {
+		return l.pr.print(w, list{rows}, nil)
 	}
 	lines := []gridLine{{cells: l.header}}
 	for _, i := range items {
@@ -258,8 +225,8 @@ func (l *lister) check() (map[string]string, error) {
 	if l.state != "" && !slices.Contains(l.states, strings.ToLower(l.state)) {
 		return nil, fmt.Errorf("--state %q is not one of %s", l.state, strings.Join(l.states, ", "))
 	}
-	if l.app.output == "wide" {
-		l.app.output, l.header = "table", l.wide
+	if l.pr.format == "wide" {
+		l.pr.format, l.header = "table", l.wide
 	}
 	if l.sort == "memory" {
 		l.header = append(slices.Clone(l.header), "MEMORY")
@@ -269,7 +236,11 @@ func (l *lister) check() (map[string]string, error) {
 
 // known returns everything that has the labels and is in the namespace, sorted.
 func (l *lister) known(ctx context.Context, c *client.Client, labels map[string]string) ([]item, error) {
-	items, err := l.items(ctx, c, labels)
+	used, err := l.memory(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	items, err := l.items(ctx, c, labels, used)
 	if err != nil {
 		return nil, err
 	}
@@ -328,20 +299,20 @@ func (l *lister) follow(ctx context.Context, c *client.Client, w, errOut io.Writ
 			if i.State != removed {
 				i.complete(ctx)
 			}
-			switch l.app.output {
+			switch l.pr.format {
 			case "table":
 				lines = append(lines, l.line(i))
 				continue
 			case "name":
 				_, err = fmt.Fprintln(w, i.name())
 			default:
-				err = l.app.print(w, i.row, nil)
+				err = l.pr.print(w, i.row, nil)
 			}
 			if err != nil {
 				return err
 			}
 		}
-		if l.app.output == "table" {
+		if l.pr.format == "table" {
 			if err := l.write(w, columns, lines); err != nil {
 				return err
 			}
@@ -369,7 +340,7 @@ func (l *lister) changes(seen map[string]item, items []item) (changed []item) {
 		}
 		gone := seen[id]
 		delete(seen, id)
-		if l.app.output == "table" {
+		if l.pr.format == "table" {
 			cells := gone.cells
 			gone.State = removed
 			gone.cells = func() map[string]string {
@@ -381,141 +352,6 @@ func (l *lister) changes(seen map[string]item, items []item) (changed []item) {
 		}
 	}
 	return changed
-}
-
-func (a *app) psCommand() *cobra.Command {
-	l := &lister{
-		app:    a,
-		header: []string{"CONTAINER", "NAME", "POD", "STATE", "AGE", "RESTARTS", "EXIT"},
-		wide:   []string{"CONTAINER", "NAME", "POD", "STATE", "AGE", "RESTARTS", "EXIT", "IMAGE", "IMAGE ID", "POD ID", "STARTED"},
-		states: []string{"created", "running", "ended", "exited", "unknown"},
-		usual:  []string{"RUNNING", endedState},
-	}
-	l.items, l.ofContainers = l.containers, true
-	cmd := &cobra.Command{
-		Use:   "ps",
-		Short: "List containers",
-		Long: "List the containers that run. RESTARTS is the number of a container's attempt, as its client counts them; EXIT says how\n" +
-			"a container ended, or which OOM kills one that runs has survived. A container that is ENDED is RUNNING for CRI until\n" +
-			"its end is on record, which takes long only where the disk cannot be written. What is under way of containers follows the\n" +
-			"list, also of those that are still being made. --sort memory adds what they use.",
-		Example: "  berth ps -a --sort restarts\n  berth ps -n kube-system -l k8s-app=kube-dns\n  berth ps --watch",
-		Args:    cobra.NoArgs,
-	}
-	cmd.Flags().BoolVarP(&l.all, "all", "a", false, "also list containers that are not running")
-	l.flags(cmd)
-	return cmd
-}
-
-func (l *lister) containers(ctx context.Context, c *client.Client, labels map[string]string) ([]item, error) {
-	ends, err := endsOf(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	list, err := c.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{LabelSelector: labels}})
-	if err != nil {
-		return nil, err
-	}
-	pods, err := podNames(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	used, err := l.memory(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	items := make([]item, 0, len(list.GetContainers()))
-	for _, ct := range list.GetContainers() {
-		pod := pods[ct.GetPodSandboxId()]
-		namespace, podName, _ := strings.Cut(pod, "/")
-		of := newCommon(ct.GetId(), namespace, ct.GetMetadata().GetName(), pod+"/", ends.state(ct.GetId(), ct.GetState()),
-			ct.GetCreatedAt(), ct.GetLabels(), ct.GetAnnotations())
-		row := &containerRow{
-			common:      &of,
-			Pod:         podName,
-			PodID:       ct.GetPodSandboxId(),
-			Image:       ct.GetImage().GetImage(),
-			ImageID:     ct.GetImageRef(),
-			Restarts:    ct.GetMetadata().GetAttempt(),
-			OnRecord:    of.State != endedState,
-			MemoryBytes: used[ct.GetId()],
-		}
-		items = append(items, item{
-			common:   of,
-			row:      row,
-			restarts: row.Restarts,
-			memory:   row.MemoryBytes,
-			complete: func(ctx context.Context) { row.complete(ctx, c, ends[of.ID]) },
-			colour:   row.colour,
-			cells: func() map[string]string {
-				return map[string]string{
-					"CONTAINER": of.ID,
-					"NAME":      of.Name,
-					"POD":       pod,
-					"IMAGE":     row.Image,
-					"IMAGE ID":  row.ImageID,
-					"POD ID":    row.PodID,
-					"STATE":     of.State,
-					"AGE":       shortAge(of.created),
-					"STARTED":   timeOf(row.StartedAt),
-					"RESTARTS":  strconv.FormatUint(uint64(row.Restarts), 10),
-					"EXIT":      row.exit(),
-					"MEMORY":    memoryOf(row.MemoryBytes),
-				}
-			},
-		})
-	}
-	return items, nil
-}
-
-// complete asks for the end of a container and for all else that its list lacks.
-func (r *containerRow) complete(ctx context.Context, c *client.Client, end *berthv1.Exit) {
-	resp, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: r.ID})
-	if err != nil {
-		return
-	}
-	st := resp.GetStatus()
-	r.StartedAt, r.FinishedAt = instant(st.GetStartedAt()), instant(st.GetFinishedAt())
-	r.Reason, r.Message = st.GetReason(), st.GetMessage()
-	switch {
-	case r.State == endedState:
-		r.FinishedAt = end.GetEnded().AsTime()
-		if end.GetMeasured() {
-			code := int32(end.GetCode()) // of a process: 0 to 255
-			r.ExitCode = &code
-		}
-	case st.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED:
-		code := st.GetExitCode()
-		r.ExitCode = &code
-	default: // the message of one that runs begins with the number
-		_, _ = fmt.Sscanf(st.GetMessage(), "%d OOM kill", &r.OOMKillsSurvived)
-	}
-}
-
-// exit describes the end of a container, or how many OOM kills a running one has survived; "" if
-// there is none, or if its status cannot be read.
-func (r *containerRow) exit() string {
-	switch {
-	case r.State == endedState && r.ExitCode == nil:
-		return "not on record yet"
-	case r.State == endedState:
-		return fmt.Sprintf("%d, %s, not on record yet", *r.ExitCode, age(r.FinishedAt.UnixNano()))
-	case r.ExitCode != nil:
-		return fmt.Sprintf("%d %s, %s", *r.ExitCode, r.Reason, age(r.FinishedAt.UnixNano()))
-	}
-	survived, _, _ := strings.Cut(r.Message, ",")
-	return survived
-}
-
-// colour marks a container that has failed, or that is restarted again and again.
-func (r *containerRow) colour() string {
-	switch {
-	case r.ExitCode != nil && *r.ExitCode != 0, r.State == "UNKNOWN":
-		return bad
-	case r.State == endedState, r.Restarts > 2, r.OOMKillsSurvived > 0:
-		return doubtful
-	}
-	return ""
 }
 
 // memory asks for the memory of the containers that run by their IDs, if it is wanted.
@@ -564,132 +400,4 @@ func podNames(ctx context.Context, c *client.Client) (map[string]string, error) 
 		names[p.GetId()] = p.GetMetadata().GetNamespace() + "/" + p.GetMetadata().GetName()
 	}
 	return names, err
-}
-
-func (a *app) podsCommand() *cobra.Command {
-	l := &lister{
-		app:    a,
-		header: []string{"POD ID", "NAMESPACE", "NAME", "STATE", "RUNNING", "RESTARTS", "AGE", "IP"},
-		wide:   []string{"POD ID", "NAMESPACE", "NAME", "STATE", "RUNNING", "RESTARTS", "AGE", "IP", "RUNTIME", "ATTEMPT", "CREATED", "UID"},
-		states: []string{"ready", "ended", "notready"},
-	}
-	l.items = l.pods
-	cmd := &cobra.Command{
-		Use:   "pods",
-		Short: "List pods",
-		Long: "List pods: how many of their containers run, and how often those were restarted. What is under way of pods follows\n" +
-			"the list, also of those that are still being made. --sort memory adds what the containers use.",
-		Example: "  berth pods --sort restarts\n  berth pods -n default --state ready --watch",
-		Args:    cobra.NoArgs,
-	}
-	l.flags(cmd)
-	return cmd
-}
-
-func (l *lister) pods(ctx context.Context, c *client.Client, labels map[string]string) ([]item, error) {
-	ends, err := endsOf(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	list, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: labels}})
-	if err != nil {
-		return nil, err
-	}
-	cts, err := c.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
-	if err != nil {
-		return nil, err
-	}
-	used, err := l.memory(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	type share struct {
-		latest  map[string]uint32 // the attempt, by the name of the container
-		running int
-		memory  uint64
-	}
-	of := map[string]*share{}
-	for _, ct := range cts.GetContainers() {
-		s := of[ct.GetPodSandboxId()]
-		if s == nil {
-			s = &share{latest: map[string]uint32{}}
-			of[ct.GetPodSandboxId()] = s
-		}
-		name := ct.GetMetadata().GetName()
-		s.latest[name] = max(s.latest[name], ct.GetMetadata().GetAttempt())
-		s.memory += used[ct.GetId()]
-		if ends.runs(ct) {
-			s.running++
-		}
-	}
-	items := make([]item, 0, len(list.GetItems()))
-	for _, p := range list.GetItems() {
-		s := of[p.GetId()]
-		if s == nil {
-			s = &share{}
-		}
-		m := p.GetMetadata()
-		of := newCommon(p.GetId(), m.GetNamespace(), m.GetName(), m.GetNamespace()+"/", ends.state(p.GetId(), p.GetState()),
-			p.GetCreatedAt(), p.GetLabels(), p.GetAnnotations())
-		row := &podRow{
-			common:      &of,
-			UID:         m.GetUid(),
-			Attempt:     m.GetAttempt(),
-			Runtime:     p.GetRuntimeHandler(),
-			IPs:         []string{},
-			Running:     s.running,
-			Containers:  len(s.latest),
-			OnRecord:    of.State != endedState,
-			MemoryBytes: s.memory,
-		}
-		for _, attempt := range s.latest {
-			row.Restarts += attempt
-		}
-		items = append(items, item{
-			common:   of,
-			row:      row,
-			restarts: row.Restarts,
-			running:  row.Running,
-			memory:   row.MemoryBytes,
-			complete: func(ctx context.Context) { row.complete(ctx, c) },
-			colour:   row.colour,
-			cells: func() map[string]string {
-				return map[string]string{
-					"POD ID":    of.ID,
-					"NAMESPACE": of.Namespace,
-					"NAME":      of.Name,
-					"STATE":     of.State,
-					"RUNNING":   fmt.Sprintf("%d/%d", row.Running, row.Containers),
-					"RESTARTS":  strconv.FormatUint(uint64(row.Restarts), 10),
-					"AGE":       shortAge(of.created),
-					"CREATED":   timeOf(of.CreatedAt),
-					"RUNTIME":   row.Runtime,
-					"ATTEMPT":   strconv.FormatUint(uint64(row.Attempt), 10),
-					"UID":       row.UID,
-					"IP":        strings.Join(row.IPs, ","),
-					"MEMORY":    memoryOf(row.MemoryBytes),
-				}
-			},
-		})
-	}
-	return items, nil
-}
-
-// complete asks for the addresses of a pod.
-func (r *podRow) complete(ctx context.Context, c *client.Client) {
-	st, err := c.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: r.ID})
-	if ip := st.GetStatus().GetNetwork().GetIp(); err == nil && ip != "" {
-		r.IPs = []string{ip}
-		for _, also := range st.GetStatus().GetNetwork().GetAdditionalIps() {
-			r.IPs = append(r.IPs, also.GetIp())
-		}
-	}
-}
-
-// colour marks a pod none of whose containers runs.
-func (r *podRow) colour() string {
-	if r.State == endedState || r.State == "READY" && r.Running == 0 && r.Containers > 0 {
-		return doubtful
-	}
-	return ""
 }

@@ -23,7 +23,7 @@ import (
 	"berth/internal/base/inroot"
 )
 
-func (a *app) logsCommand() *cobra.Command {
+func logsCommand(svc *service) *cobra.Command {
 	var o logOptions
 	var container, since string
 	cmd := &cobra.Command{
@@ -35,7 +35,7 @@ func (a *app) logsCommand() *cobra.Command {
 			"followed, too.",
 		Example:           "  berth logs -f web\n  berth logs -p web -c nginx\n  berth logs --since 10m default/web/nginx",
 		Args:              cobra.RangeArgs(1, 2),
-		ValidArgsFunction: a.complete(pods, containers, one),
+		ValidArgsFunction: svc.complete(pods, containers, one),
 	}
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "follow the output until the container ends or the pod is stopped")
 	cmd.Flags().BoolVarP(&o.stamps, "timestamps", "t", false, "print the time of each line")
@@ -57,7 +57,7 @@ func (a *app) logsCommand() *cobra.Command {
 			container = args[1]
 		}
 		o.out, o.err = raw(cmd.OutOrStdout()), raw(cmd.ErrOrStderr()) // as the container wrote it
-		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			if container != "" {
 				ct, err := resolveIn(ctx, c, args[0], container)
 				if err != nil {

@@ -35,7 +35,7 @@ func pages(t *testing.T) map[string][]byte {
 
 func TestEachCommandHasAPage(t *testing.T) {
 	all := pages(t)
-	root := (&app{}).root()
+	root := app{}.root()
 	root.InitDefaultCompletionCmd()
 	count := 0
 	everyCommand(root, func(c *cobra.Command) {
@@ -76,7 +76,7 @@ func TestPagesHaveNoDate(t *testing.T) {
 func TestEachCommandCompletes(t *testing.T) {
 	at := serveFake(t, services())
 	files := map[string]bool{"play": true, "cp": true, "import": true, "config show": true, "config check": true, "restore": true, "man": true, "report": true, "bundle": true, "audit verify": true}
-	root := (&app{}).root()
+	root := app{}.root()
 	count := 0
 	everyCommand(root, func(c *cobra.Command) {
 		if c == root {

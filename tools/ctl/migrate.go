@@ -34,7 +34,7 @@ type migrateFlags struct {
 	within            time.Duration
 }
 
-func (a *app) migrateCommand() *cobra.Command {
+func migrateCommand(pr *printer) *cobra.Command {
 	var f migrateFlags
 	cmd := &cobra.Command{
 		Use:   "migrate",
@@ -47,7 +47,7 @@ func (a *app) migrateCommand() *cobra.Command {
 			"No pod moves: drain the node first. While pods run that would be ended, --apply and --undo are refused without --pods-may-end;\n" +
 			"pods of DaemonSets and static pods are left by every drain. `berth adopt` takes over the pods of containerd while they run.",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.migrate(cmd, f) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return runMigrate(pr, cmd, f) },
 	}
 	cmd.Flags().BoolVar(&f.plan, "plan", false, "print the plan, as without any of these")
 	cmd.Flags().BoolVar(&f.apply, "apply", false, "carry the plan out")
@@ -66,7 +66,7 @@ func (a *app) migrateCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) migrate(cmd *cobra.Command, f migrateFlags) error {
+func runMigrate(pr *printer, cmd *cobra.Command, f migrateFlags) error {
 	here := f.where.Root == "" || filepath.Clean(f.where.Root) == "/"
 	if (f.apply || f.undo) && !here {
 		return errors.New("--root is for a plan: a migration is applied and taken back on the node itself")
@@ -107,7 +107,7 @@ func (a *app) migrate(cmd *cobra.Command, f migrateFlags) error {
 		}
 		return nil
 	}
-	return a.print(cmd.OutOrStdout(), plan, func(w *tabwriter.Writer) {
+	return pr.print(cmd.OutOrStdout(), plan, func(w *tabwriter.Writer) {
 		var b strings.Builder
 		plan.Write(&b)
 		_, _ = io.WriteString(w, b.String())

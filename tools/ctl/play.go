@@ -26,7 +26,7 @@ import (
 // undoTimeout bounds the removal of a pod that could not be played to its end.
 const undoTimeout = 30 * time.Second
 
-func (a *app) playCommand() *cobra.Command {
+func playCommand(svc *service) *cobra.Command {
 	var o manifest.Options
 	var wait, watch, rm, keep bool
 	cmd := &cobra.Command{
@@ -70,7 +70,7 @@ func (a *app) playCommand() *cobra.Command {
 		if p := pod.Spec.RestartPolicy; !watch && p != "" && p != corev1.RestartPolicyNever {
 			fmt.Fprintf(errOut, "note: the containers are started once; restartPolicy %s needs --watch\n", p)
 		}
-		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			if err := playedBefore(ctx, c, plan); err != nil {
 				return err
 			}

@@ -19,7 +19,7 @@ import (
 	"berth/api/client"
 )
 
-func (a *app) pullsCommand() *cobra.Command {
+func pullsCommand(svc *service, pr *printer) *cobra.Command {
 	var watch bool
 	var interval time.Duration
 	cmd := &cobra.Command{
@@ -35,15 +35,15 @@ func (a *app) pullsCommand() *cobra.Command {
 		if interval < 100*time.Millisecond {
 			return fmt.Errorf("--interval %s is less than 100ms", interval)
 		}
-		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			if !watch {
-				return a.pulls(ctx, cmd.OutOrStdout(), c)
+				return printPulls(ctx, pr, cmd.OutOrStdout(), c)
 			}
-			show := func() error { return a.pulls(ctx, cmd.OutOrStdout(), c) }
-			if out, ok := raw(cmd.OutOrStdout()).(*os.File); ok && a.output == "table" && term.IsTerminal(descriptor(out)) {
+			show := func() error { return printPulls(ctx, pr, cmd.OutOrStdout(), c) }
+			if out, ok := raw(cmd.OutOrStdout()).(*os.File); ok && pr.format == "table" && term.IsTerminal(descriptor(out)) {
 				fmt.Fprint(out, enterScreen)
 				defer fmt.Fprint(out, leaveScreen)
-				show = func() error { return a.redraw(ctx, out, c) }
+				show = func() error { return redraw(ctx, pr, out, c) }
 			}
 			for {
 				if err := show(); err != nil {
@@ -62,9 +62,9 @@ func (a *app) pullsCommand() *cobra.Command {
 }
 
 // redraw replaces the content of a terminal by the list of transfers.
-func (a *app) redraw(ctx context.Context, w io.Writer, c *client.Client) error {
+func redraw(ctx context.Context, pr *printer, w io.Writer, c *client.Client) error {
 	var b bytes.Buffer
-	if err := a.pulls(ctx, &b, c); err != nil {
+	if err := printPulls(ctx, pr, &b, c); err != nil {
 		return err
 	}
 	text := strings.ReplaceAll(Visible(b.String()), "\n", clearLine+"\r\n")
@@ -72,12 +72,12 @@ func (a *app) redraw(ctx context.Context, w io.Writer, c *client.Client) error {
 	return err
 }
 
-func (a *app) pulls(ctx context.Context, out io.Writer, c *client.Client) error {
+func printPulls(ctx context.Context, pr *printer, out io.Writer, c *client.Client) error {
 	resp, err := c.Node.Transfers(ctx, &berthv1.TransfersRequest{})
 	if err != nil {
 		return err
 	}
-	return a.print(out, documents(resp.GetTransfers()), func(w *tabwriter.Writer) {
+	return pr.print(out, documents(resp.GetTransfers()), func(w *tabwriter.Writer) {
 		fmt.Fprintln(w, "IMAGE\tKIND\tSTATE\tHERE\tBLOBS\tBEGAN\tFOR")
 		for _, t := range resp.GetTransfers() {
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n",

@@ -21,7 +21,7 @@ import (
 // pageSince is how far back the page goes by default.
 const pageSince = 24 * time.Hour
 
-func (a *app) reportCommand() *cobra.Command {
+func reportCommand(svc *service, pr *printer) *cobra.Command {
 	since, force := pageSince, false
 	cmd := &cobra.Command{
 		Use:   "report FILE.html",
@@ -31,7 +31,7 @@ func (a *app) reportCommand() *cobra.Command {
 			"be left out.\n\n" +
 			"The file has names, errors and the last lines of logs of containers that have crashed. Its mode is 0600.",
 		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 1 || len(args) == 0 && a.output != "json" {
+			if len(args) > 1 || len(args) == 0 && pr.format != "json" {
 				return errors.New("name one file, such as report.html, or - for the standard output")
 			}
 			return nil
@@ -43,8 +43,8 @@ func (a *app) reportCommand() *cobra.Command {
 		if since <= 0 {
 			return fmt.Errorf("--since %s is not positive", since)
 		}
-		if a.output != "table" && a.output != "json" {
-			return fmt.Errorf("--output %q: a report is HTML, or json", a.output)
+		if pr.format != "table" && pr.format != "json" {
+			return fmt.Errorf("--output %q: a report is HTML, or json", pr.format)
 		}
 		path := "-"
 		if len(args) == 1 {
@@ -53,13 +53,13 @@ func (a *app) reportCommand() *cobra.Command {
 		if _, err := os.Lstat(path); err == nil && path != "-" && !force {
 			return fmt.Errorf("%s is there; choose another name, or write over it with --force", path)
 		}
-		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			m, err := newCollector(c, since).model(ctx)
 			if err != nil {
 				return err
 			}
 			var doc bytes.Buffer
-			if a.output == "json" {
+			if pr.format == "json" {
 				e := json.NewEncoder(&doc)
 				e.SetIndent("", "  ")
 				err = e.Encode(m)

@@ -43,7 +43,7 @@ func withHistory() *fake {
 func (f *fake) report(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
-	cmd := New(nil, nil, nil)
+	cmd := New(Daemon{})
 	cmd.SetOut(&out)
 	cmd.SetErr(io.Discard)
 	cmd.SetArgs(append([]string{"--endpoint", serveFake(t, f)}, args...))
@@ -164,7 +164,7 @@ func TestTheUIListensLocallyAlone(t *testing.T) {
 func TestTheUIServesThePage(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	r, w := io.Pipe()
-	cmd := New(nil, nil, nil)
+	cmd := New(Daemon{})
 	cmd.SetOut(w)
 	cmd.SetErr(io.Discard)
 	cmd.SetArgs([]string{"--endpoint", serveFake(t, withHistory()), "ui"})

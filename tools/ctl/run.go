@@ -30,7 +30,7 @@ type runFlags struct {
 	interactive, tty, rm, detach, hosts bool
 }
 
-func (a *app) runCommand() *cobra.Command {
+func runCommand(svc *service) *cobra.Command {
 	var f runFlags
 	o := manifest.Options{LogDir: usersDir("logs", manifest.DefaultLogDir)}
 	cmd := &cobra.Command{
@@ -43,7 +43,7 @@ func (a *app) runCommand() *cobra.Command {
 		Example: "  berth run --rm -it docker.io/library/busybox:1.36 sh\n  berth run -d --name web -v /srv/web:/www:ro nginx",
 		Args:    cobra.MinimumNArgs(1),
 
-		ValidArgsFunction: a.complete(images, one),
+		ValidArgsFunction: svc.complete(images, one),
 	}
 	cmd.Flags().SetInterspersed(false) // arguments after the image are the command's
 	cmd.Flags().StringVar(&f.name, "name", "", "name of the pod; without, it is made from the image")
@@ -69,7 +69,7 @@ func (a *app) runCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			if err := playedBefore(ctx, c, plan); err != nil {
 				return err
 			}
@@ -87,7 +87,7 @@ func (a *app) runCommand() *cobra.Command {
 				fmt.Fprintln(cmd.OutOrStdout(), p.pod)
 				return nil
 			}
-			code, err := a.accompany(ctx, cmd, p, f)
+			code, err := accompany(ctx, svc, cmd, p, f)
 			switch {
 			case errors.Is(err, errDetached):
 				return nil
@@ -107,7 +107,7 @@ func (a *app) runCommand() *cobra.Command {
 }
 
 // accompany passes input and output of the container on, and returns its code.
-func (a *app) accompany(ctx context.Context, cmd *cobra.Command, p *player, f runFlags) (int32, error) {
+func accompany(ctx context.Context, svc *service, cmd *cobra.Command, p *player, f runFlags) (int32, error) {
 	ct := p.containers[0]
 	out, errOut := raw(cmd.OutOrStdout()), raw(cmd.ErrOrStderr())
 	var err error
@@ -123,7 +123,7 @@ func (a *app) accompany(ctx context.Context, cmd *cobra.Command, p *player, f ru
 				fmt.Fprintln(cmd.ErrOrStderr(), "if there is no prompt, press Enter; Ctrl-P Ctrl-Q detaches")
 			}
 		}
-		err = a.talk(ctx, &s, f.tty, cmd.InOrStdin(), func() (string, error) {
+		err = talk(ctx, svc, &s, f.tty, cmd.InOrStdin(), func() (string, error) {
 			resp, err := p.client.Attach(ctx, &runtimeapi.AttachRequest{
 				ContainerId: ct.id,
 				Stdin:       f.interactive,

@@ -40,7 +40,7 @@ var serveFlags = map[string]string{
 	"cni-conf-dir": "network.conf_dir",
 }
 
-func (a *app) serveCommand() *cobra.Command {
+func serveCommand(serve Serve) *cobra.Command {
 	var file string
 	var sets, binDirs []string
 	var beside bool
@@ -101,14 +101,14 @@ func (a *app) serveCommand() *cobra.Command {
 		return cfg, nil
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.runService(cmd, read)
+		return runService(serve, cmd, read)
 	}
 	return cmd
 }
 
 // runService runs the service with output that nothing waits for. read reads the settings, from the
 // files among others: at the start, and again with each SIGHUP.
-func (a *app) runService(cmd *cobra.Command, read func() (config.Loaded, error)) error {
+func runService(serve Serve, cmd *cobra.Command, read func() (config.Loaded, error)) error {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
@@ -171,7 +171,7 @@ func (a *app) runService(cmd *cobra.Command, read func() (config.Loaded, error))
 			}
 		}
 	})
-	err = a.serve(ctx, cfg, changes, func() {
+	err = serve(ctx, cfg, changes, func() {
 		fmt.Fprintf(out, "berth is ready on %s\n", cfg.Address)
 		_, _ = daemon.SdNotify(false, daemon.SdNotifyReady)
 	}, log)

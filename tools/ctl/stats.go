@@ -18,18 +18,18 @@ import (
 	"berth/api/client"
 )
 
-func (a *app) statsCommand() *cobra.Command {
+func statsCommand(svc *service, pr *printer) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stats [NAME|ID...]",
 		Short: "Show what containers use",
 		Long: "Show CPU, memory and disk usage of running containers: of all, or of those that are named and of the pods that\n" +
 			"are named. The CPU usage is in percent of one CPU, since the last time that anybody asked. `berth top` goes on\n" +
 			"showing it.",
-		ValidArgsFunction: a.complete(pods, containers, running),
+		ValidArgsFunction: svc.complete(pods, containers, running),
 	}
 	cmd.Flags().Bool("no-stream", true, "print once, which it always does; berth top goes on")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			ids := map[string]bool{}
 			for _, arg := range args {
 				o, err := resolve(ctx, c, arg, true, true)
@@ -43,7 +43,7 @@ func (a *app) statsCommand() *cobra.Command {
 				return err
 			}
 			sortUsages(list, byPod)
-			return a.print(cmd.OutOrStdout(), usageRows(list), func(w *tabwriter.Writer) {
+			return pr.print(cmd.OutOrStdout(), usageRows(list), func(w *tabwriter.Writer) {
 				writeUsages(w, list)
 			})
 		})

@@ -25,7 +25,7 @@ import (
 	"berth/internal/base/version"
 )
 
-func (a *app) statusCommand() *cobra.Command {
+func statusCommand(svc *service, pr *printer) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show in one screen how the service and the node are",
@@ -35,16 +35,16 @@ func (a *app) statusCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			st, err := c.RuntimeServiceClient.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
 			if err != nil {
 				return err
 			}
-			r, err := report(ctx, c, a.endpoint, st)
+			r, err := report(ctx, c, svc.endpoint, st)
 			if err != nil {
 				return err
 			}
-			if err := a.print(cmd.OutOrStdout(), r, func(w *tabwriter.Writer) { r.table(w, st) }); err != nil {
+			if err := pr.print(cmd.OutOrStdout(), r, func(w *tabwriter.Writer) { r.table(w, st) }); err != nil {
 				return err
 			}
 			return notReady(st.GetStatus().GetConditions())
@@ -312,16 +312,16 @@ func oneLine(s string) string {
 	return s
 }
 
-func (a *app) versionCommand() *cobra.Command {
+func versionCommand(svc *service, pr *printer) *cobra.Command {
 	cmd := &cobra.Command{Use: "version", Short: "Show the versions of this command and of the service", Args: cobra.NoArgs}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			v, err := c.RuntimeServiceClient.Version(ctx, &runtimeapi.VersionRequest{})
 			both := map[string]any{"client": version.String()}
 			if err == nil {
 				both["service"] = v
 			}
-			return errors.Join(a.print(cmd.OutOrStdout(), both, func(w *tabwriter.Writer) {
+			return errors.Join(pr.print(cmd.OutOrStdout(), both, func(w *tabwriter.Writer) {
 				fmt.Fprintf(w, "berth\t%s\n", version.String())
 				if err == nil {
 					fmt.Fprintf(w, "service\t%s %s, CRI %s\n", v.GetRuntimeName(), v.GetRuntimeVersion(), v.GetRuntimeApiVersion())
@@ -332,15 +332,15 @@ func (a *app) versionCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) debugCommand() *cobra.Command {
+func debugCommand(svc *service, pr *printer) *cobra.Command {
 	lanes := &cobra.Command{Use: "lanes", Short: "List what is being settled or released, or waits to be tried again", Args: cobra.NoArgs}
 	lanes.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			resp, err := c.Node.Lanes(ctx, &berthv1.LanesRequest{})
 			if err != nil {
 				return err
 			}
-			return a.print(cmd.OutOrStdout(), documents(resp.GetLanes()), func(w *tabwriter.Writer) {
+			return pr.print(cmd.OutOrStdout(), documents(resp.GetLanes()), func(w *tabwriter.Writer) {
 				fmt.Fprintln(w, "ID\tSTEP\tSTATE\tSINCE\tTRY\tWAITING\tERROR")
 				for _, l := range resp.GetLanes() {
 					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s\n",
@@ -356,6 +356,6 @@ func (a *app) debugCommand() *cobra.Command {
 		})
 	}
 	cmd := &cobra.Command{Use: "debug", Short: "Show the live state of the service"}
-	cmd.AddCommand(lanes, a.underWayCommand())
+	cmd.AddCommand(lanes, underWayCommand(svc, pr))
 	return cmd
 }

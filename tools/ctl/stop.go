@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -16,7 +17,7 @@ import (
 	"berth/tools/manifest"
 )
 
-func (a *app) stopCommand() *cobra.Command {
+func stopCommand(svc *service, patience time.Duration) *cobra.Command {
 	var timeout int64
 	cmd := &cobra.Command{
 		Use:   "stop NAME|ID...",
@@ -24,7 +25,7 @@ func (a *app) stopCommand() *cobra.Command {
 		Long: "Stop containers or pods, and wait until they have ended. Ctrl-C ends the waiting and the stopping: what got its\n" +
 			"stop signal may still end, but nothing kills it any more, and of a pod nothing else is stopped.",
 		Args:              cobra.MinimumNArgs(1),
-		ValidArgsFunction: a.complete(pods, containers, running),
+		ValidArgsFunction: svc.complete(pods, containers, running),
 	}
 	cmd.Flags().Int64VarP(&timeout, "timeout", "t", 10, "seconds until a container is killed; the default is what its pod says, or else")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -34,7 +35,7 @@ func (a *app) stopCommand() *cobra.Command {
 			}
 			return timeout
 		}
-		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			return each(ctx, cmd.OutOrStdout(), args, func(arg string) error {
 				o, err := resolve(ctx, c, arg, true, true)
 				if err != nil {
@@ -44,7 +45,7 @@ func (a *app) stopCommand() *cobra.Command {
 					client:      c,
 					object:      o,
 					out:         cmd.ErrOrStderr(),
-					after:       a.patience,
+					after:       patience,
 					interrupted: abandonedStop(o, arg),
 				}
 				return w.wait(ctx, func() error {
@@ -121,15 +122,15 @@ func eachSilently(ctx context.Context, args []string, f func(string) error) erro
 	return errors.Join(errs...)
 }
 
-func (a *app) rmCommand() *cobra.Command {
+func rmCommand(svc *service, patience time.Duration) *cobra.Command {
 	var force, all bool
 	var volumes string
-	cmd := &cobra.Command{Use: "rm NAME|ID...", Short: "Remove containers or pods", ValidArgsFunction: a.complete(pods, containers)}
+	cmd := &cobra.Command{Use: "rm NAME|ID...", Short: "Remove containers or pods", ValidArgsFunction: svc.complete(pods, containers)}
 	cmd.Flags().BoolVarP(&force, "force", "f", false, "also remove what is running")
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "remove all pods")
 	volumeDirFlag(cmd, &volumes)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			if all {
 				list, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 				if err != nil {
@@ -146,7 +147,7 @@ func (a *app) rmCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				w := waiter{client: c, object: o, out: cmd.ErrOrStderr(), after: a.patience, interrupted: "the removal of " + o.kind() + " " + arg +
+				w := waiter{client: c, object: o, out: cmd.ErrOrStderr(), after: patience, interrupted: "the removal of " + o.kind() + " " + arg +
 					" goes on by itself; `berth timeline " + o.id + "` shows how far it is"}
 				if o.pod {
 					return removePod(ctx, c, o, force, volumes, &w)

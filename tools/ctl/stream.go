@@ -40,9 +40,9 @@ const streamsSuffix = ".streams"
 
 // connect opens the URL of a stream, speaking SPDY: through the socket beside that of CRI, if it
 // has a trusted listener, and otherwise at the address. The connection is closed when ctx ends.
-func (a *app) connect(ctx context.Context, at string, protocols ...string) (httpstream.Connection, error) {
+func (svc *service) connect(ctx context.Context, at string, protocols ...string) (httpstream.Connection, error) {
 	quiet()
-	trusted, err := a.trusted()
+	trusted, err := svc.trusted()
 	if err != nil {
 		return nil, err
 	}
@@ -55,8 +55,8 @@ func (a *app) connect(ctx context.Context, at string, protocols ...string) (http
 	}
 	cfg := spdy.RoundTripperConfig{PingPeriod: pingInterval}
 	secure := &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}
-	to, socket := req.URL.Host, strings.TrimPrefix(a.endpoint, "unix://")+streamsSuffix
-	who := a.listener
+	to, socket := req.URL.Host, strings.TrimPrefix(svc.endpoint, "unix://")+streamsSuffix
+	who := svc.listener
 	if who == nil {
 		who = peer
 	}
@@ -152,17 +152,17 @@ var quiet = sync.OnceFunc(func() { klog.SetLogger(logr.Discard()) })
 
 // trusted returns the authorities for certificates of the streaming server; nil for those of this
 // host.
-func (a *app) trusted() (*x509.CertPool, error) {
-	if a.streamCA == "" {
+func (svc *service) trusted() (*x509.CertPool, error) {
+	if svc.streamCA == "" {
 		return nil, nil
 	}
-	b, err := os.ReadFile(a.streamCA)
+	b, err := os.ReadFile(svc.streamCA)
 	if err != nil {
 		return nil, fmt.Errorf("read --stream-ca: %w", err)
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(b) {
-		return nil, fmt.Errorf("--stream-ca %s has no certificate in PEM", a.streamCA)
+		return nil, fmt.Errorf("--stream-ca %s has no certificate in PEM", svc.streamCA)
 	}
 	return pool, nil
 }

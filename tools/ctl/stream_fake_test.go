@@ -254,7 +254,7 @@ func (p *person) mode(t *testing.T) string {
 
 // begin runs a command at the terminal.
 func (p *person) begin(ctx context.Context, endpoint string, args ...string) <-chan error {
-	cmd := (&app{patience: defaultPatience}).root()
+	cmd := app{patience: defaultPatience}.root()
 	cmd.SetArgs(append([]string{"--endpoint", endpoint}, args...))
 	cmd.SetIn(p.TTY)
 	cmd.SetOut(p.TTY)

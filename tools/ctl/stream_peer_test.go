@@ -68,7 +68,7 @@ func TestACommandSaysThatItLeavesASocketAlone(t *testing.T) {
 	}
 	defer lis.Close()
 	f.execURL = "http://127.0.0.1:1/exec/a" // where nobody listens
-	a := &app{endpoint: at, listener: func(*net.UnixConn) (int, error) { return os.Geteuid() + 1, nil }}
-	_, err = a.connect(t.Context(), f.execURL)
+	svc := &service{endpoint: at, listener: func(*net.UnixConn) (int, error) { return os.Geteuid() + 1, nil }}
+	_, err = svc.connect(t.Context(), f.execURL)
 	says(t, "another user's socket", fmt.Sprint(err), "127.0.0.1:1", "refused", streamsSuffix, fmt.Sprintf("user %d", os.Geteuid()+1))
 }

@@ -18,7 +18,7 @@ import (
 	"berth/api/client"
 )
 
-func (a *app) timelineCommand() *cobra.Command {
+func timelineCommand(svc *service, pr *printer) *cobra.Command {
 	var attempts, node, follow bool
 	var since time.Duration
 	cmd := &cobra.Command{
@@ -31,14 +31,14 @@ func (a *app) timelineCommand() *cobra.Command {
 			return nil
 		},
 
-		ValidArgsFunction: a.complete(pods, containers, one),
+		ValidArgsFunction: svc.complete(pods, containers, one),
 	}
 	cmd.Flags().BoolVar(&attempts, "attempts", false, "go back to all that had the same name")
 	cmd.Flags().BoolVar(&node, "node", false, "show everything that happened on the node")
 	cmd.Flags().DurationVar(&since, "since", 0, "leave out what is older, such as 2h")
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on printing what happens")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			q := &berthv1.TimelineRequest{Attempts: attempts, Node: node}
 			if since > 0 {
 				q.Since = timestamppb.New(time.Now().Add(-since))
@@ -49,7 +49,7 @@ func (a *app) timelineCommand() *cobra.Command {
 					q.Id = o.id
 				}
 			}
-			return a.timeline(ctx, c, cmd.OutOrStdout(), q, follow)
+			return printTimeline(ctx, pr, c, cmd.OutOrStdout(), q, follow)
 		})
 	}
 	return cmd
@@ -59,7 +59,7 @@ func (a *app) timelineCommand() *cobra.Command {
 const followEvery = 500 * time.Millisecond
 
 // timeline prints an answer, and with follow those that come after it, until ctx ends.
-func (a *app) timeline(ctx context.Context, c *client.Client, w io.Writer, q *berthv1.TimelineRequest, follow bool) error {
+func printTimeline(ctx context.Context, pr *printer, c *client.Client, w io.Writer, q *berthv1.TimelineRequest, follow bool) error {
 	lines := timelineLines{w: w, node: q.GetNode()}
 	for first := true; ; first = false {
 		h, err := c.Timeline(ctx, q)
@@ -70,15 +70,15 @@ func (a *app) timeline(ctx context.Context, c *client.Client, w io.Writer, q *be
 			return err
 		}
 		switch {
-		case a.output != "table":
+		case pr.format != "table":
 			if first || len(h.GetEntries()) > 0 {
-				err = a.print(w, items{document{h}, "entries"}, nil)
+				err = pr.print(w, items{document{h}, "entries"}, nil)
 			}
 		default:
 			lines.print(h, first)
 		}
 		if err != nil || !follow {
-			if a.output == "table" && !lines.node {
+			if pr.format == "table" && !lines.node {
 				lines.now(h)
 			}
 			return err

@@ -79,7 +79,7 @@ func keysOf(b []byte) (keys []int) {
 	return keys
 }
 
-func (a *app) topCommand() *cobra.Command {
+func topCommand(svc *service) *cobra.Command {
 	var interval time.Duration
 	cmd := &cobra.Command{
 		Use:   "top",
@@ -98,7 +98,7 @@ func (a *app) topCommand() *cobra.Command {
 		if !ok || !term.IsTerminal(descriptor(out)) {
 			return errors.New("the standard output is not a terminal; use `berth stats`")
 		}
-		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			t, err := rawTerminal(cmd.InOrStdin())
 			if err != nil {
 				return err

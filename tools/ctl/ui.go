@@ -19,7 +19,7 @@ import (
 	"berth/tools/page"
 )
 
-func (a *app) uiCommand() *cobra.Command {
+func uiCommand(svc *service) *cobra.Command {
 	since, listen := pageSince, "127.0.0.1:0"
 	cmd := &cobra.Command{
 		Use:   "ui",
@@ -34,7 +34,7 @@ func (a *app) uiCommand() *cobra.Command {
 		if since <= 0 {
 			return fmt.Errorf("--since %s is not positive", since)
 		}
-		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			l, url, err := listenLocally(ctx, listen)
 			if err != nil {
 				return err

@@ -105,19 +105,19 @@ func (u underWay) summary(most int) []string {
 	return append(said[:most:most], fmt.Sprintf("%d more: %s", len(said)-most, strings.Join(words, ", ")))
 }
 
-func (a *app) underWayCommand() *cobra.Command {
+func underWayCommand(svc *service, pr *printer) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "underway",
 		Short: "List what is under way: calls, steps, and the plug-ins, programs and disks that they wait for",
 		Args:  cobra.NoArgs,
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			resp, err := c.Node.UnderWay(ctx, &berthv1.UnderWayRequest{})
 			if err != nil {
 				return err
 			}
-			return a.print(cmd.OutOrStdout(), resp, func(w *tabwriter.Writer) {
+			return pr.print(cmd.OutOrStdout(), resp, func(w *tabwriter.Writer) {
 				fmt.Fprintln(w, "OBJECT\tKIND\tWHAT\tFOR\tLEFT\tTHEN\tBY")
 				for _, o := range resp.GetOperations() {
 					left, indent := "-", ""

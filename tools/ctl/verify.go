@@ -40,17 +40,17 @@ func verifyImage(ctx context.Context, c *client.Client, name string, repair bool
 }
 
 // verifyCommand compares images on the disk with their content in the store, one after the other.
-func (a *app) verifyCommand() *cobra.Command {
+func verifyCommand(svc *service, pr *printer) *cobra.Command {
 	var repair bool
 	cmd := &cobra.Command{
 		Use:               "verify [IMAGE]...",
 		Short:             "Compare the files of images with what they were made from",
 		Long:              "Compare the blobs of images with their digests, and each file of their layers with the index that was\nwritten when the layer was unpacked. Without an image, all images are verified.",
-		ValidArgsFunction: a.complete(images),
+		ValidArgsFunction: svc.complete(images),
 	}
 	cmd.Flags().BoolVar(&repair, "repair", false, "unpack wrong layers again from what is on this node, and remove wrong blobs")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			if len(args) == 0 {
 				list, err := c.ListImages(ctx, &runtimeapi.ListImagesRequest{})
 				if err != nil {
@@ -76,7 +76,7 @@ func (a *app) verifyCommand() *cobra.Command {
 					}
 				}
 			}
-			if err := a.print(cmd.OutOrStdout(), all, func(w *tabwriter.Writer) { printVerified(w, all) }); err != nil {
+			if err := pr.print(cmd.OutOrStdout(), all, func(w *tabwriter.Writer) { printVerified(w, all) }); err != nil {
 				return err
 			}
 			if wrong > 0 && !repair {

@@ -62,7 +62,7 @@ func (*hostileError) Error() string { return "\x1b[2J" }
 
 // Commands write through it.
 func TestTheOutputOfCommandsIsShown(t *testing.T) {
-	root := New(nil, nil, nil)
+	root := New(Daemon{})
 	for _, cmd := range append(root.Commands(), root) {
 		if _, ok := cmd.OutOrStdout().(*visible); !ok {
 			t.Errorf("%s: its standard output is %T", cmd.Name(), cmd.OutOrStdout())

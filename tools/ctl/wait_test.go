@@ -48,7 +48,7 @@ func (l *lines) until(t *testing.T, want ...string) {
 // begin runs a command that does not wait long before it says for what it waits.
 func begin(ctx context.Context, endpoint string, args ...string) (out *lines, done <-chan error) {
 	out = &lines{}
-	a := &app{patience: time.Millisecond}
+	a := app{patience: time.Millisecond}
 	cmd := a.root()
 	cmd.SetArgs(append([]string{"--endpoint", endpoint}, args...))
 	cmd.SetOut(out)

@@ -20,17 +20,17 @@ import (
 // whyLines is how many of the last lines of a log are shown.
 const whyLines = 3
 
-func (a *app) whyCommand() *cobra.Command {
+func whyCommand(svc *service, pr *printer) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "why NAME|ID",
 		Short: "Say why a pod or a container ended, or does not run",
 		Long: "Say why a pod or a container ended, or does not run: who asked for it or what the kernel said, what it wrote last, how often\n" +
 			"that has happened, and what is under way now: what it waits for, since when, for whom and until when. Of what was removed, it says what the timeline has.",
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: a.complete(pods, containers, one),
+		ValidArgsFunction: svc.complete(pods, containers, one),
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return a.client(cmd, func(ctx context.Context, c *client.Client) error {
+		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			of := args[0] // the service remembers the IDs and names of removed objects
 			if o, err := resolve(ctx, c, of, true, true); err == nil {
 				of = o.id
@@ -39,7 +39,7 @@ func (a *app) whyCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.print(cmd.OutOrStdout(), r, func(w *tabwriter.Writer) { printWhy(w, r) })
+			return pr.print(cmd.OutOrStdout(), r, func(w *tabwriter.Writer) { printWhy(w, r) })
 		})
 	}
 	return cmd
