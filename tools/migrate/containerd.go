@@ -148,7 +148,11 @@ func fromContainerd(cfg tree, version int64, f facts) (*translation, error) {
 	t.containerdHandlers(runtime.sub("containerd"), images.sub("runtime_platforms"))
 	t.streams(cfg.sub("plugins", criServer))
 	t.containerdNRI(cfg.sub("plugins"), version)
-	t.rest(cfg, containerdLost, "this is a setting of containerd itself, or one that this berth does not know; berth has none like it")
+	t.carry(cfg, containerdTable.Carried)
+	if v, off := t.flag(runtime, "enable_cdi"); off != nil && !v {
+		t.set(off.from(), []string{}, "cdi", "spec_dirs")
+	}
+	t.rest(cfg, containerdTable, "this is a setting of containerd itself, or one that this berth does not know; berth has none like it")
 	return t, errors.Join(t.errs...)
 }
 
@@ -205,9 +209,6 @@ func (t *translation) snapshotter(cfg tree, name string, l *leaf, to ...string) 
 func (t *translation) containerdImages(cfg, in tree) {
 	if v, l := t.text(in, "snapshotter"); l != nil && v != "" {
 		t.snapshotter(cfg, v, l, "containerd", "snapshotter")
-	}
-	if v, l := t.flag(in, "discard_unpacked_layers"); v {
-		t.set(l.from(), true, "image", "discard_blobs")
 	}
 	own, l := t.number(in, "max_concurrent_downloads")
 	if n, transfer := t.number(cfg, "plugins", "io.containerd.transfer.v1.local", "max_concurrent_downloads"); transfer != nil && (l == nil || own == 3) {
@@ -274,15 +275,7 @@ func (t *translation) containerdPods(in tree) {
 	if v, l := t.flag(in, "enable_selinux"); l != nil && !v && t.SELinux {
 		t.say(Pods, l, "this node has SELinux, and berth labels the pods of such a node: volumes need labels that containers may use")
 	}
-	dirs, l := t.list(in, "cdi_spec_dirs")
-	if l != nil {
-		t.set(l.from(), dirs, "cdi", "spec_dirs")
-	}
-	if v, off := t.flag(in, "enable_cdi"); off != nil && !v {
-		t.set(off.from(), []string{}, "cdi", "spec_dirs")
-	}
 	cni := in.sub("cni")
-	t.carryDir(cni, []string{"conf_dir"}, "network", "conf_dir")
 	bins, l := t.list(cni, "bin_dirs")
 	if one, from := t.text(cni, "bin_dir"); one != "" && len(bins) == 0 {
 		bins, l = []string{one}, from
@@ -366,9 +359,6 @@ func (t *translation) handler(name string, in tree) {
 	if v, l := t.text(in, "sandboxer"); v != "" && v != "podsandbox" {
 		set(l, v, "sandboxer")
 	}
-	if v, l := t.flag(in, "privileged_without_host_devices"); v {
-		set(l, true, "privileged_without_host_devices")
-	}
 	for _, key := range []string{"pod_annotations", "container_annotations"} {
 		if v, l := t.list(in, key); len(v) > 0 {
 			set(l, v, key)
@@ -377,22 +367,20 @@ func (t *translation) handler(name string, in tree) {
 			}
 		}
 	}
-	t.carryText(in, []string{"base_runtime_spec"}, "runtimes", name, "base_spec")
-	t.carryDir(in, []string{"cni_conf_dir"}, "runtimes", name, "cni_conf_dir")
 	options := in.sub("options")
 	systemd, l := t.flag(options, "SystemdCgroup")
 	if runc {
 		if l != nil {
 			set(l, systemd, "systemd_cgroup")
 		}
-		t.carryText(options, []string{"BinaryName"}, "runtimes", name, "binary")
+		t.copy(options, []string{"BinaryName"}, "text", []string{"runtimes", name, "binary"})
 		if v, l := t.text(options, "Root"); v != "" {
 			t.say(Note, l, "the OCI runtime of berth has a directory of its own for its state, below /run/berth")
 		}
 		return
 	}
-	t.carryText(options, []string{"ConfigPath"}, "runtimes", name, "config_path")
-	t.carryText(options, []string{"ConfigBody"}, "runtimes", name, "config_body")
+	t.copy(options, []string{"ConfigPath"}, "text", []string{"runtimes", name, "config_path"})
+	t.copy(options, []string{"ConfigBody"}, "text", []string{"runtimes", name, "config_body"})
 	t.find(options, "TypeUrl")
 	t.say(Note, about, "the handler %s has a shim of its own kind, %s: exits of its containers are as exact as what the shim says, since the kernel does not see their processes. No test of berth's runs it", name, kind)
 }
@@ -462,7 +450,7 @@ func (t *translation) containerdNRI(plugins tree, version int64) {
 // nri translates the settings of NRI's plug-ins. keys are their names in the old runtime.
 func (t *translation) nri(from string, in tree, socket, dir, conf, request, registration string) {
 	t.set(from, true, "nri", "enable")
-	t.carryDir(in, []string{socket}, "nri", "socket")
+	t.copy(in, []string{socket}, "dir", []string{"nri", "socket"})
 	plugins, l := t.text(in, dir)
 	if plugins == "" {
 		plugins = "/opt/nri/plugins"
@@ -473,7 +461,7 @@ func (t *translation) nri(from string, in tree, socket, dir, conf, request, regi
 		}
 		t.set(from, plugins, "nri", "plugin_dir")
 	}
-	t.carryDir(in, []string{conf}, "nri", "plugin_config_dir")
+	t.copy(in, []string{conf}, "dir", []string{"nri", "plugin_config_dir"})
 	for _, pair := range [][2]string{{request, "request_timeout"}, {registration, "registration_timeout"}} {
 		key, to := pair[0], pair[1]
 		// berth waits longer than the two seconds of others
@@ -485,131 +473,4 @@ func (t *translation) nri(from string, in tree, socket, dir, conf, request, regi
 			t.set(l.from(), v, "nri", to)
 		}
 	}
-}
-
-// containerdLost are the settings that nothing is made of.
-var containerdLost = []lost{
-	{key: "state"}, {key: "temp"}, {key: "oom_score"}, {key: "required_plugins"}, {key: "plugin_dir"},
-	{key: "debug/**"}, {key: "ttrpc/**"}, {key: "timeouts/**"}, {key: "imports"}, {key: "version"},
-	{key: "cgroup/path", weight: Note, means: "berth runs in the cgroup of its unit"},
-	{
-		key: "metrics/address", weight: Note,
-		means: "these metrics are containerd's, and end with it. berth's are at `metrics.address`, by other names: docs/metrics.md",
-	},
-	{key: "metrics/**"}, {key: "grpc/**"}, {key: "proxy_plugins/**"},
-
-	{
-		key: "plugins/" + criImages + "/registry/headers/**", weight: Pods,
-		means: "headers for registries go into `header` of hosts.toml in `image.registry_dir`: pulls that need them fail until then",
-	},
-	{key: "plugins/" + criImages + "/**"},
-
-	{
-		key: "plugins/" + criRuntime + "/disable_apparmor", weight: Pods,
-		means: "berth loads its profile on a host with AppArmor, and refuses containers if it cannot: install apparmor_parser",
-	},
-	{
-		key: "plugins/" + criRuntime + "/unset_seccomp_profile", weight: Pods,
-		means: "with berth a pod that asks for no seccomp profile has none: set seccompDefault: true in the kubelet's configuration, which then asks for RuntimeDefault",
-	},
-	{
-		key: "plugins/" + criRuntime + "/device_ownership_from_security_context", weight: Pods,
-		means: "devices belong to the user and group that they have on the host: containers that run as another user cannot open them",
-	},
-	{
-		key: "plugins/" + criRuntime + "/ignore_image_defined_volumes", weight: Pods,
-		means: "berth makes a volume for each that an image declares: containers with a read-only root can write there, too",
-	},
-	{
-		key: "plugins/" + criRuntime + "/restrict_oom_score_adj", weight: Note,
-		means: "berth sets the OOM score that is asked for",
-	},
-	{
-		key: "plugins/" + criRuntime + "/disable_cgroup", weight: Pods,
-		means: "berth puts every container into a cgroup, and cannot start one where it may not",
-	},
-	{
-		key: "plugins/" + criRuntime + "/disable_proc_mount", weight: Note,
-		means: "berth honours procMount, which a kubelet asks for only if a pod does",
-	},
-	{
-		key: "plugins/" + criRuntime + "/cni/ip_pref", weight: Pods, usual: []any{"ipv4"},
-		means: "the first address of a pod is its first IPv4 address where it has one; a node that prefers others changes the order in the configuration of the network",
-	},
-	{
-		key: "plugins/" + criRuntime + "/containerd/runtimes/*/cni_max_conf_num", weight: Pods, usual: []any{1},
-		means: "berth uses the first valid configuration of a network alone: pods of this handler lose the interfaces of the others",
-	},
-	{
-		key: "plugins/" + criRuntime + "/containerd/runtimes/*/privileged_without_host_devices_all_devices_allowed", weight: Pods,
-		means: "a privileged container of this handler may use the devices that it has, and make no others",
-	},
-	{
-		key: "plugins/" + criRuntime + "/containerd/runtimes/*/cgroup_writable", weight: Pods,
-		means: "the cgroups in a container that is not privileged are read-only: programs that make cgroups of their own fail",
-	},
-	{
-		key: "plugins/" + criRuntime + "/containerd/runtimes/*/io_type", weight: Blocks, usual: []any{"fifo"},
-		means: "berth takes output from FIFOs and pipes, and not from streams of a sandbox: pods of this handler cannot run. Take the handler away to migrate",
-	},
-	{
-		key: "plugins/" + criRuntime + "/containerd/runtimes/*/options/NoPivotRoot", weight: Pods,
-		means: "berth does not start containers on a root in memory, which this is for",
-	},
-	{
-		key: "plugins/" + criRuntime + "/containerd/runtimes/*/options/NoNewKeyring", weight: Note,
-		means: "each container has a session keyring of its own",
-	},
-	{
-		key: "plugins/" + criRuntime + "/containerd/runtimes/*/options/ShimCgroup", weight: Note,
-		means: "shims run in the cgroup of berth's unit, or in that of the pod",
-	},
-	{
-		key: "plugins/" + criRuntime + "/containerd/runtimes/*/options/**", weight: Note,
-		means: "berth does not give the shim this option",
-	},
-	{key: "plugins/" + criRuntime + "/containerd/runtimes/*/disable_pause_image_pull"},
-	{
-		key: "plugins/" + criRuntime + "/containerd/untrusted_workload_runtime/**", weight: Pods,
-		means: "pods that ask for it by an annotation run with the default handler: name a handler `untrusted`, and ask by a RuntimeClass",
-	},
-	{
-		key: "plugins/" + criRuntime + "/containerd/default_runtime/**", weight: Pods,
-		means: "this form of the default handler is not read: name it by default_runtime_name, with a table below runtimes",
-	},
-	{key: "plugins/" + criRuntime + "/**"},
-	{key: "plugins/" + criServer + "/**"},
-
-	{
-		key: "plugins/" + nriPlugin + "/disable_connections", weight: Note,
-		means: "plug-ins that are started by others may register on `nri.socket`",
-	},
-	{
-		key: "plugins/" + nriPlugin + "/default_validator/enable", weight: Pods,
-		means: "berth does not restrict what NRI plug-ins may change",
-	},
-	{key: "plugins/" + nriPlugin + "/**"},
-
-	{
-		key: "plugins/io.containerd.image-verifier.v1.bindir/bin_dir", weight: Pods, usual: []any{"/opt/containerd/image-verifier/bin"},
-		means: "NO program verifies images until a rule of `image.policy_file` names this directory as `verifier_dir`: docs/policy.md",
-	},
-	{key: "plugins/io.containerd.image-verifier.v1.bindir/**"},
-	{
-		key: "plugins/io.containerd.tracing.processor.v1.otlp/endpoint", weight: Note,
-		means: "spans of berth go to `tracing.endpoint`, by gRPC",
-	},
-	{
-		key: "plugins/io.containerd.service.v1.tasks-service/*", weight: Pods,
-		means: "berth has no classes of block I/O or RDT: the annotations that ask for one have no effect",
-	},
-	{
-		key: "plugins/io.containerd.snapshotter.v1.overlayfs/mount_options", weight: Pods,
-		means: "the containerd inside berth adds no options to mounts of layers",
-	},
-	{
-		key: "plugins/io.containerd.shim.v1.manager/env", weight: Note,
-		means: "shims have the environment of berth's unit: systemctl edit berth",
-	},
-	{key: "plugins/**"},
 }

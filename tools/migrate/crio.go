@@ -5,7 +5,6 @@ package migrate
 import (
 	"errors"
 	"fmt"
-	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -32,7 +31,8 @@ func fromCRIO(cfg, registries tree, f facts) (*translation, error) {
 	t.crioNetwork(crio.sub("network"))
 	t.crioServes(crio)
 	t.containers(crio.sub("image"))
-	t.rest(cfg, crioLost, "this is a setting of CRI-O itself, or one that this berth does not know; berth has none like it")
+	t.carry(cfg, crioTable.Carried)
+	t.rest(cfg, crioTable, "this is a setting of CRI-O itself, or one that this berth does not know; berth has none like it")
 	return t, errors.Join(t.errs...)
 }
 
@@ -108,7 +108,7 @@ func (t *translation) crioHandler(name string, in tree, managed string, systemd 
 			return
 		}
 		t.set(at.from(), program, "runtimes", name, "type")
-		t.carryText(in, []string{"runtime_config_path"}, "runtimes", name, "config_path")
+		t.copy(in, []string{"runtime_config_path"}, "text", []string{"runtimes", name, "config_path"})
 		if strings.Contains(program, "kata") {
 			t.set("what Kata's shim has", "shim", "runtimes", name, "sandboxer")
 		}
@@ -144,7 +144,6 @@ func (t *translation) crioPods(in tree) {
 	if dirs, l := t.list(in, "cdi_spec_dirs"); len(dirs) > 0 {
 		t.set(l.from(), dirs, "cdi", "spec_dirs")
 	}
-	t.carryDir(in, []string{"decryption_keys_path"}, "image", "decryption_keys_dir")
 	if v, l := t.flag(in, "selinux"); l != nil && !v && t.SELinux {
 		t.say(Pods, l, "this node has SELinux, and berth labels the pods of such a node: volumes need labels that containers may use")
 	}
@@ -205,9 +204,6 @@ func less(a, b []string) (list []string) {
 }
 
 func (t *translation) crioImages(in tree) {
-	if v, l := t.list(in, "pinned_images"); len(v) > 0 {
-		t.set(l.from(), v, "image", "pinned")
-	}
 	if v, l := t.text(in, "pause_image"); v != "" && !strings.HasPrefix(v, "registry.k8s.io/pause:") {
 		t.say(Note, l, "berth brings its own pause program, and starts pods without this image. To have it all the same, set `sandbox_image` of a handler")
 	}
@@ -259,13 +255,6 @@ func (t *translation) containers(image tree) {
 
 // crioNetwork takes the directories of CNI.
 func (t *translation) crioNetwork(in tree) {
-	t.carryDir(in, []string{"network_dir"}, "network", "conf_dir")
-	if dirs, l := t.list(in, "plugin_dirs"); len(dirs) > 0 {
-		for i := range dirs {
-			dirs[i] = path.Clean(dirs[i])
-		}
-		t.set(l.from(), dirs, "network", "bin_dirs")
-	}
 	if v, l := t.text(in, "cni_default_network"); v != "" {
 		t.say(Pods, l, "berth takes the first valid configuration in the order of the names of their files: see to it that the one of the network %s is the first", v)
 	}
@@ -314,230 +303,4 @@ func (t *translation) crioServes(in tree) {
 		from = l.from()
 	}
 	t.nri(from, nri, "nri_listen", "nri_plugin_dir", "nri_plugin_config_dir", "nri_plugin_request_timeout", "nri_plugin_registration_timeout")
-}
-
-// crioLost are the settings that nothing is made of.
-var crioLost = []lost{
-	{
-		key: "crio/root", weight: Note, usual: []any{"/var/lib/containers/storage"},
-		means: "images and writable layers of berth are below `root`, which is /var/lib/berth: set it to another directory on that disk, if this is what it was chosen for",
-	},
-	{
-		key: "crio/imagestore", weight: Note,
-		means: "images of berth are where its layers are, below `root`",
-	},
-	{
-		key: "crio/storage_driver", weight: Note, usual: []any{"overlay"},
-		means: "the containerd inside berth has the snapshotters overlayfs and native",
-	},
-	{
-		key: "crio/storage_option", weight: Note,
-		means: "the containerd inside berth takes no options of a storage driver. A store of images that is shared read-only is not read",
-	},
-	{key: "crio/*"},
-	{
-		key: "crio/api/stream_tls_ca", weight: Pods,
-		means: "berth asks whoever connects to exec for no certificate: its URLs are for one use each",
-	},
-	{key: "crio/api/**"},
-
-	{
-		key: "crio/runtime/no_pivot", weight: Pods,
-		means: "berth does not start containers on a root in memory, which this is for",
-	},
-	{
-		key: "crio/runtime/default_ulimits", weight: Pods,
-		means: "containers have the limits of berth's unit, or those of the `base_spec` of their handler, which has rlimits",
-	},
-	{
-		key: "crio/runtime/default_env", weight: Pods,
-		means: "containers have no variables besides: a `base_spec` of their handler can have them",
-	},
-	{
-		key: "crio/runtime/seccomp_profile", weight: Pods, usual: []any{"/usr/share/containers/seccomp.json"},
-		means: "RuntimeDefault is berth's own profile, that of containerd. Pods that need this one name it as Localhost, below the kubelet's directory of seccomp profiles",
-	},
-	{
-		key: "crio/runtime/privileged_seccomp_profile", weight: Pods,
-		means: "privileged containers run without a seccomp profile",
-	},
-	{
-		key: "crio/runtime/apparmor_profile", weight: Pods, usual: []any{"crio-default"},
-		means: "RuntimeDefault is berth's own AppArmor profile. Pods that need this one name it as Localhost",
-	},
-	{
-		key: "crio/runtime/add_inheritable_capabilities", weight: Pods,
-		means: "inheritable capabilities are none, so that a program that is not root's gets none by its file alone",
-	},
-	{
-		key: "crio/runtime/allowed_devices", weight: Pods, usual: []any{[]any{"/dev/fuse"}, []any{"/dev/fuse", "/dev/net/tun"}},
-		means: "the annotation devices.crio.io has no effect: give the pods these devices by CDI or a device plug-in",
-	},
-	{
-		key: "crio/runtime/additional_devices", weight: Pods,
-		means: "containers do not get these devices: a `base_spec` of their handler can have them, or CDI gives them to those that ask",
-	},
-	{
-		key: "crio/runtime/default_mounts_file", weight: Pods, usual: []any{"/etc/containers/mounts.conf"},
-		means: "containers do not get these mounts: a `base_spec` of their handler can have them",
-	},
-	{
-		key: "crio/runtime/default_mounts", weight: Pods,
-		means: "containers do not get these mounts: a `base_spec` of their handler can have them",
-	},
-	{
-		key: "crio/runtime/read_only", weight: Pods,
-		means: "the root of a container can be written to, unless the pod has readOnlyRootFilesystem: true",
-	},
-	{
-		key: "crio/runtime/pids_limit", weight: Pods, usual: []any{-1},
-		means: "berth limits no processes by itself: set podPidsLimit in the kubelet's configuration",
-	},
-	{
-		key: "crio/runtime/log_size_max", weight: Pods, usual: []any{-1},
-		means: "berth does not cut logs: the kubelet rotates them, by containerLogMaxSize",
-	},
-	{
-		key: "crio/runtime/log_to_journald", weight: Pods,
-		means: "the output of containers goes to files of the kubelet alone, and not to the journal",
-	},
-	{
-		key: "crio/runtime/bind_mount_prefix", weight: Blocks,
-		means: "berth runs on the host, and mounts what the kubelet names: take this away, if CRI-O runs on the host as well",
-	},
-	{
-		key: "crio/runtime/uid_mappings", weight: Pods,
-		means: "pods have a user namespace of their own if they ask for it, by hostUsers: false",
-	},
-	{
-		key: "crio/runtime/gid_mappings", weight: Pods,
-		means: "pods have a user namespace of their own if they ask for it, by hostUsers: false",
-	},
-	{
-		key: "crio/runtime/infra_ctr_cpuset", weight: Pods,
-		means: "pause processes run on every CPU; most pods have none",
-	},
-	{
-		key: "crio/runtime/shared_cpuset", weight: Pods,
-		means: "pods get no CPUs besides those of their own",
-	},
-	{
-		key: "crio/runtime/absent_mount_sources_to_reject", weight: Pods,
-		means: "where the source of a mount is not there, berth does what the request says, and makes no exceptions",
-	},
-	{
-		key: "crio/runtime/device_ownership_from_security_context", weight: Pods,
-		means: "devices belong to the user and group that they have on the host: containers that run as another user cannot open them",
-	},
-	{
-		key: "crio/runtime/disable_hostport_mapping", weight: Pods,
-		means: "hostPort works where the configuration of the network has the plug-in portmap",
-	},
-	{
-		key: "crio/runtime/timezone", weight: Pods,
-		means: "containers have the time zone of their image: set TZ in the pods",
-	},
-	{
-		key: "crio/runtime/blockio_config_file", weight: Pods,
-		means: "berth has no classes of block I/O: the annotations that ask for one have no effect",
-	},
-	{
-		key: "crio/runtime/rdt_config_file", weight: Pods,
-		means: "berth has no classes of RDT: the annotations that ask for one have no effect",
-	},
-	{
-		key: "crio/runtime/min_injected_gomaxprocs", weight: Pods,
-		means: "containers get no GOMAXPROCS: Go sets it by the limit of CPUs from 1.25 on",
-	},
-	{
-		key: "crio/runtime/workloads/**", weight: Pods,
-		means: "annotations of workloads have no effect: their CPU sets and shares are not set, and the annotations that they allow do nothing",
-	},
-	{
-		key: "crio/runtime/additional_artifact_stores", weight: Pods,
-		means: "artifacts come from registries alone, and not from a store that is shared",
-	},
-	{
-		key: "crio/runtime/conmon", weight: Note,
-		means: "berth has no conmon: its shim and berth-logger do what conmon does",
-	},
-	{
-		key: "crio/runtime/conmon_cgroup", weight: Note,
-		means: "berth has no conmon: its shims run in the cgroup of berth's unit, or in that of the pod",
-	},
-	{
-		key: "crio/runtime/conmon_env", weight: Note, usual: []any{[]any{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}},
-		means: "berth has no conmon: shims have the environment of berth's unit, and containers that of their pods and images",
-	},
-	{
-		key: "crio/runtime/pinns_path", weight: Note,
-		means: "berth has no pinns: it pins namespaces itself, below /run/netns and /run/berth/pins",
-	},
-	{
-		key: "crio/runtime/namespaces_dir", weight: Note, usual: []any{"/var/run", "/run"},
-		means: "berth pins namespaces below /run/netns and /run/berth/pins",
-	},
-	{
-		key: "crio/runtime/runtimes/*/allowed_annotations", weight: Pods,
-		means: "annotations of CRI-O's own have no effect. hostUsers: false takes the place of userns-mode, an emptyDir in memory that of shm-size, CDI that of devices, and Localhost profiles that of seccomp-profile",
-	},
-	{
-		key: "crio/runtime/runtimes/*/default_annotations/**", weight: Pods,
-		means: "containers of this handler do not get the annotation: a `base_spec` can have it",
-	},
-	{
-		key: "crio/runtime/runtimes/*/seccomp_profile", weight: Pods,
-		means: "RuntimeDefault is berth's own profile in every handler. Pods that need this one name it as Localhost",
-	},
-	{
-		key: "crio/runtime/runtimes/*/platform_runtime_paths/**", weight: Pods,
-		means: "a handler has one program: images of other platforms need a handler of their own",
-	},
-	{
-		key: "crio/runtime/runtimes/*/monitor_path", weight: Note,
-		means: "berth has no conmon: its shim and berth-logger do what conmon does",
-	},
-	{
-		key: "crio/runtime/runtimes/*/monitor_cgroup", weight: Note, usual: []any{"system.slice", "pod"},
-		means: "berth has no conmon: its shims run in the cgroup of berth's unit, or in that of the pod",
-	},
-	{
-		key: "crio/runtime/runtimes/*/monitor_env", weight: Note,
-		usual: []any{[]any{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}},
-		means: "berth has no conmon: shims have the environment of berth's unit",
-	},
-	{key: "crio/runtime/runtimes/*/**"}, {key: "crio/runtime/**"},
-
-	{
-		key: "crio/image/image_volumes", weight: Pods, usual: []any{"mkdir"},
-		means: "berth makes a volume for each that an image declares",
-	},
-	{
-		key: "crio/image/default_transport", weight: Pods, usual: []any{"docker://"},
-		means: "berth pulls from registries alone",
-	},
-	{
-		key: "crio/image/pause_image_auth_file", weight: Note,
-		means: "berth needs no pause image",
-	},
-	{
-		key: "crio/image/separate_pull_cgroup", weight: Note,
-		means: "berth pulls and unpacks in the cgroup of its unit",
-	},
-	{
-		key: "crio/image/short_name_mode", weight: Note, usual: []any{"enforcing"},
-		means: "berth takes a name without a host for one of docker.io",
-	},
-	{key: "crio/image/**"},
-	{
-		key: "crio/nri/default_validator/nri_enable_default_validator", weight: Pods,
-		means: "berth does not restrict what NRI plug-ins may change",
-	},
-	{
-		key: "crio/nri/nri_disable_connections", weight: Note,
-		means: "plug-ins that are started by others may register on `nri.socket`",
-	},
-	{key: "crio/nri/**"},
-	{key: "crio/metrics/**"}, {key: "crio/tracing/**"}, {key: "crio/stats/**"}, {key: "crio/network/**"},
-	{key: "crio/checkpoint_restore/**"},
 }

@@ -31,8 +31,9 @@
 //
 // # Files
 //
-// containerd.go and crio.go turn the settings of the old runtime into berth's, without looking at
-// the node; both need tree.go, settings.go and registries.go. kubelet.go reads the kubelet's
-// settings, node.go reads a node, plan.go makes the steps, journal.go is the record, and apply.go
-// carries the steps out and undoes them.
+// containerd.toml and crio.toml list the settings of the old runtimes with their counterparts;
+// docs/migrate.md shows the same tables, and tables.go reads them. containerd.go and crio.go
+// translate what cannot be copied, without looking at the node; both need tree.go, settings.go and
+// registries.go. kubelet.go reads the kubelet's settings, node.go reads a node, plan.go makes the
+// steps, journal.go is the record, and apply.go carries the steps out and undoes them.
 package migrate

@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"path"
 	"reflect"
 	"slices"
 	"strings"
@@ -210,50 +209,6 @@ func (t *translation) list(in tree, keys ...string) ([]string, *leaf) {
 	return list, l
 }
 
-// carryText carries a string over if there is one; an empty one stands for the default.
-func (t *translation) carryText(in tree, keys []string, to ...string) {
-	if v, l := t.text(in, keys...); l != nil && v != "" {
-		t.set(l.from(), v, to...)
-	}
-}
-
-// carryDir does the same with a directory.
-func (t *translation) carryDir(in tree, keys []string, to ...string) {
-	if v, l := t.text(in, keys...); l != nil && v != "" {
-		t.set(l.from(), path.Clean(v), to...)
-	}
-}
-
-// lost is a setting without a counterpart, or one that does not matter.
-type lost struct {
-	key    string // with * for any name, and ** for any rest
-	weight string // "" if no value of it matters for pods
-	means  string
-	usual  []any // values beside zero ones that do not matter either
-}
-
-// rest reports settings that no translation has taken. A setting without a rule is named, too.
-func (t *translation) rest(in tree, rules []lost, nobody string) {
-	in.each(func(path []string, l *leaf) {
-		if l.used {
-			return
-		}
-		l.used = true
-		for _, r := range rules {
-			if !matches(strings.Split(r.key, "/"), path) {
-				continue
-			}
-			if r.weight != "" && !nothing(l.value) && !slices.ContainsFunc(r.usual, func(v any) bool { return fmt.Sprint(v) == fmt.Sprint(l.value) }) {
-				t.say(r.weight, l, "%s", r.means)
-			}
-			return
-		}
-		if !nothing(l.value) {
-			t.say(Note, l, "%s", nobody)
-		}
-	})
-}
-
 // nothing reports whether a value means that there is none.
 func nothing(v any) bool {
 	switch v := v.(type) {
@@ -264,18 +219,6 @@ func nothing(v any) bool {
 	default:
 		return v == nil || reflect.ValueOf(v).IsZero()
 	}
-}
-
-func matches(pattern, path []string) bool {
-	for i, p := range pattern {
-		switch {
-		case p == "**":
-			return true
-		case i >= len(path) || p != "*" && p != path[i]:
-			return false
-		}
-	}
-	return len(pattern) == len(path)
 }
 
 // sorted puts the heaviest first, and keeps the order otherwise.
