@@ -21,9 +21,7 @@ func (s *serving) openCheckpoints(w wings) {
 		Runtime: w.engine.ctrd,
 		Begin:   s.beginCheckpoint,
 		Thaw:    cgroup.Thaw,
-
-		MaxBytes: int64(w.cfg.Checkpoint.MaxMiB) << 20,
-		Logger:   w.log.Logger,
+		Logger:  w.log.Logger,
 	})
 	s.restorer = checkpoint.NewRestorer(checkpoint.RestorerConfig{
 		Dir:  filepath.Join(w.cfg.Root, "restored-pods"),

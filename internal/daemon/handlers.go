@@ -77,8 +77,6 @@ func handlerNetworks(runtimes map[string]config.Runtime) map[string]string {
 // optionsOf says in which type the shim of a handler takes its options.
 func optionsOf(r config.Runtime) pod.Options {
 	switch {
-	case r.Options != "":
-		return pod.Options(r.Options)
 	case r.IsRunc():
 		return pod.OptionsRunc
 	case r.ConfigPath != "" || r.ConfigBody != "":

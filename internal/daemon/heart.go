@@ -37,8 +37,8 @@ func openHeart(w wings, pods *asked) heart {
 		PauseRootfs:    w.host.pause,
 		MaxLogLine:     w.cfg.Logs.MaxLine,
 		ResolvConf:     "/etc/resolv.conf",
-		AttemptTimeout: time.Duration(w.cfg.Lanes.AttemptTimeout),
-		BackoffMin:     time.Duration(w.cfg.Lanes.BackoffMin),
+		AttemptTimeout: w.cfg.Lanes.AttemptTimeout(),
+		BackoffMin:     w.cfg.Lanes.BackoffMin(),
 		BackoffMax:     time.Duration(w.cfg.Lanes.BackoffMax),
 	}, Ports{
 		Ports: pod.Ports{

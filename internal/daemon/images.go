@@ -34,6 +34,9 @@ type images struct {
 	peers    *peer.Server // nil: nothing is served to peers
 }
 
+// minBytesPerMinute ends a pull from a registry that sends so little that it would never end.
+const minBytesPerMinute = 1 << 10
+
 // openImages makes what pulls, unpacks and removes containerd's images, and the list of them.
 func openImages(b base, c *containerd, owner string) (im images, err error) {
 	im = images{base: b, link: c.link}
@@ -47,7 +50,7 @@ func openImages(b base, c *containerd, owner string) (im images, err error) {
 	im.policy = openPolicy(b)
 	im.service = image.New(im.stored, image.Config{
 		PullTimeout:       time.Duration(b.cfg.Image.PullTimeout),
-		MinBytesPerMinute: int64(b.cfg.Image.MinBytesPerMinute),
+		MinBytesPerMinute: minBytesPerMinute,
 		Needed:            sandboxImages(b.cfg.Runtimes),
 		Pinned:            b.cfg.Image.Pinned,
 		Logger:            b.log.Logger,

@@ -15,6 +15,15 @@ import (
 	"berth/internal/images/peer"
 )
 
+// Constants of peers, which were settings: in the simulation of a roll-out (test/rollout) other
+// values gained nothing.
+const (
+	peerName    = "berth-peer"    // the DNS name in the certificate of each peer
+	peerTimeout = 5 * time.Second // a peer that sends nothing for this long is left
+	peersAsked  = 16              // side by side, for one blob; more find no blob sooner
+	peerBlobs   = 16              // sent at the same time, a quarter of them to one peer
+)
+
 // openPeers makes what serves contents to peers and what asks them, as far as that is configured.
 func openPeers(b base, contents peer.Contents) (server *peer.Server, asks imagestore.Peers) {
 	cfg := b.cfg.Image.Peer
@@ -25,7 +34,7 @@ func openPeers(b base, contents peer.Contents) (server *peer.Server, asks images
 		CA:   cfg.CAFile,
 		Cert: cfg.CertFile,
 		Key:  cfg.KeyFile,
-		Name: cfg.Name,
+		Name: peerName,
 	}
 	if cfg.Address != "" {
 		if b.cfg.Image.DiscardBlobs {
@@ -34,7 +43,7 @@ func openPeers(b base, contents peer.Contents) (server *peer.Server, asks images
 		server = peer.NewServer(peer.ServerConfig{
 			Address:  cfg.Address,
 			Files:    files,
-			MaxBlobs: cfg.MaxBlobs,
+			MaxBlobs: peerBlobs,
 			Contents: contents,
 			Logger:   b.log.Logger,
 			Answered: b.metrics.PeerAnswered,
@@ -47,8 +56,8 @@ func openPeers(b base, contents peer.Contents) (server *peer.Server, asks images
 		Peers:   cfg.Hosts,
 		DNS:     cfg.DNS,
 		Files:   files,
-		Timeout: time.Duration(cfg.Timeout),
-		Ask:     cfg.Ask,
+		Timeout: peerTimeout,
+		Ask:     peersAsked,
 		Own: func() net.Addr {
 			if server == nil {
 				return nil

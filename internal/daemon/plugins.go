@@ -40,7 +40,7 @@ func openPlugins(b base, h host, e engine, pods *asked) (p plugins, err error) {
 		PluginDir:           c.PluginDir,
 		PluginConfigDir:     c.PluginConfigDir,
 		RequestTimeout:      time.Duration(c.RequestTimeout),
-		RegistrationTimeout: time.Duration(c.RegistrationTimeout),
+		RegistrationTimeout: time.Duration(c.RequestTimeout),
 		Version:             version.String(),
 		Clock:               b.clock,
 		Pods:                func() nri.Pods { return pods },

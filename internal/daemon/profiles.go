@@ -20,13 +20,18 @@ import (
 	"berth/internal/serve/join"
 )
 
+// Bounds of a security profile from a registry, so that its proof takes little time and memory.
+const (
+	maxProfileBytes = 1 << 20
+	maxProfileRules = 128
+)
+
 // openProfiles makes what pulls and keeps security profiles.
 func openProfiles(b base, stored *imagestore.Store, guard *policy.Guard) *image.Profiles {
-	rules := b.cfg.Image.MaxProfileRules
 	p := image.OpenProfiles(image.ProfileConfig{
 		Dir:      filepath.Join(b.cfg.Root, "profiles"),
-		MaxBytes: int64(b.cfg.Image.MaxProfileBytes),
-		Check:    func(profile []byte) error { return spec.CheckPulled(profile, rules) },
+		MaxBytes: maxProfileBytes,
+		Check:    func(profile []byte) error { return spec.CheckPulled(profile, maxProfileRules) },
 		Registry: stored.RegistryAs,
 		Policy:   pullPolicy{guard},
 		Again: func(ctx context.Context, namespace, ref string, target ocispec.Descriptor, from func(string) image.Registry) error {

@@ -20,7 +20,7 @@ import (
 )
 
 // quick makes lanes give up an attempt, and try again, sooner than a person would want.
-var quick = []string{"--set", "lanes.attempt_timeout=1s", "--set", "lanes.backoff_min=100ms", "--set", "lanes.backoff_max=1s"}
+var quick = []string{"--set", "lanes.backoff_max=1s"}
 
 // withPause is quick, with a pause process in each pod, and withoutPause with none where nobody
 // needs one.
@@ -206,7 +206,7 @@ func TestADeleteThatFailsIsTriedUntilItWorks(t *testing.T) {
 // A mount that somebody keeps busy: the exit is visible, what cannot be unmounted is tried again,
 // and in the end nothing is left.
 func TestABusyRootFilesystemIsUnmountedOnceItIsFree(t *testing.T) {
-	both(t, append([]string{"--set", "lanes.attempt_timeout=4s"}, quick[2:]...), func(t *testing.T, n *node.Node, _ *faults) {
+	both(t, []string{"--set", "lanes.backoff_max=2m"}, func(t *testing.T, n *node.Node, _ *faults) {
 		_, id := n.Sh(exitOnTerm(42))
 		ready(n, id)
 		busy, err := os.Open(n.Bundle(id) + "/rootfs")

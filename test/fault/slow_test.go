@@ -20,7 +20,7 @@ import (
 // PROPERTIES 21: an OCI runtime that takes three times as long for each delete as an attempt may
 // take. Each attempt was cut off at the same time and began anew, for ever.
 func TestADeleteThatTakesLongerThanAnAttemptEnds(t *testing.T) {
-	both(t, []string{"--set", "lanes.attempt_timeout=1s"}, func(t *testing.T, n *node.Node, f *faults) {
+	both(t, []string{"--set", "lanes.backoff_max=30s"}, func(t *testing.T, n *node.Node, f *faults) {
 		pod, id := n.Sh(exitOnTerm(42))
 		ready(n, id)
 		f.set("runc.delete", "stall 3s", "id "+id) // before the end, after which it may be deleted at once

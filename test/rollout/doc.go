@@ -15,7 +15,7 @@
 //   - A node fetches three layers at the same time. Before each blob it asks peers as package peer
 //     does: those that had a blob of the image, and others at random, and again every five seconds
 //     while the registry sends the blob: a peer that has it then sends the rest.
-//   - A peer offers only complete blobs, and sends at most image.peer.max_blobs at the same time.
+//   - A peer offers only complete blobs, and sends at most 16 at the same time.
 //     Peers do not fail, and none of the nodes has the image before, unless the scenario has it so.
 //   - Questions, handshakes and unpacking take no time. Only bytes of layers are counted.
 package rollout

@@ -483,7 +483,7 @@ func TestServeTakesItsSettingsFromFileFlagsAndSet(t *testing.T) {
 		ready()
 		return nil
 	}})
-	cmd.SetArgs([]string{"serve", "--config", file, "--root", "/from-flag", "--address", "/a.sock", "--cni-bin-dir", "/x", "--cni-bin-dir", "/y", "--metrics", "localhost:1", "--set", "lanes.backoff_min=3s"})
+	cmd.SetArgs([]string{"serve", "--config", file, "--root", "/from-flag", "--address", "/a.sock", "--cni-bin-dir", "/x", "--cni-bin-dir", "/y", "--metrics", "localhost:1", "--set", "lanes.backoff_max=3s"})
 	cmd.SetOut(&out)
 	cmd.SetErr(&log)
 	if err := cmd.ExecuteContext(context.Background()); err != nil {
@@ -494,8 +494,8 @@ func TestServeTakesItsSettingsFromFileFlagsAndSet(t *testing.T) {
 	if got.Root != "/from-flag" || got.State != "/s" || !slices.Equal(got.Network.BinDirs, []string{"/x", "/y"}) || got.Metrics.Address != "localhost:1" {
 		t.Errorf("got %+v", got)
 	}
-	_, problem := berth(t, "/s", "serve", "--config", file, "--set", "lanes.backof_min=3s")
-	says(t, "--set", problem, `"lanes.backoff_min"`)
+	_, problem := berth(t, "/s", "serve", "--config", file, "--set", "lanes.backof_max=3s")
+	says(t, "--set", problem, `"lanes.backoff_max"`)
 	_, problem = berth(t, "/s", "serve", "--config", file, "--root", "here")
 	says(t, "--root", problem, "root", "absolute")
 }

@@ -30,7 +30,7 @@ func askHandlers(ctx context.Context, m *machine) ([]Finding, error) {
 			}
 		}
 		switch {
-		case r.Options == "runc" || r.Options == "" && r.IsRunc():
+		case r.IsRunc():
 			m.askRunc(ctx, &f, name, r)
 		case filepath.IsAbs(r.Type):
 			m.runnable(&f, r.Type, "the shim of the handler "+name)

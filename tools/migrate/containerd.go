@@ -444,11 +444,11 @@ func (t *translation) containerdNRI(plugins tree, version int64) {
 	if l != nil {
 		from = l.from()
 	}
-	t.nri(from, in, "socket_path", "plugin_path", "plugin_config_path", "plugin_request_timeout", "plugin_registration_timeout")
+	t.nri(from, in, "socket_path", "plugin_path", "plugin_config_path", "plugin_request_timeout")
 }
 
 // nri translates the settings of NRI's plug-ins. keys are their names in the old runtime.
-func (t *translation) nri(from string, in tree, socket, dir, conf, request, registration string) {
+func (t *translation) nri(from string, in tree, socket, dir, conf, request string) {
 	t.set(from, true, "nri", "enable")
 	t.copy(in, []string{socket}, "dir", []string{"nri", "socket"})
 	plugins, l := t.text(in, dir)
@@ -462,15 +462,12 @@ func (t *translation) nri(from string, in tree, socket, dir, conf, request, regi
 		t.set(from, plugins, "nri", "plugin_dir")
 	}
 	t.copy(in, []string{conf}, "dir", []string{"nri", "plugin_config_dir"})
-	for _, pair := range [][2]string{{request, "request_timeout"}, {registration, "registration_timeout"}} {
-		key, to := pair[0], pair[1]
-		// berth waits longer than the two seconds of others
-		if v, l := t.text(in, key); v != "" && v != "2s" {
-			if _, err := parseDuration(v); err != nil {
-				t.wrong(l, "a duration such as 5s")
-				continue
-			}
-			t.set(l.from(), v, "nri", to)
+	// berth waits longer than the two seconds of others
+	if v, l := t.text(in, request); v != "" && v != "2s" {
+		if _, err := parseDuration(v); err != nil {
+			t.wrong(l, "a duration such as 5s")
+			return
 		}
+		t.set(l.from(), v, "nri", "request_timeout")
 	}
 }

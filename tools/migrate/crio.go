@@ -302,5 +302,5 @@ func (t *translation) crioServes(in tree) {
 	if l != nil {
 		from = l.from()
 	}
-	t.nri(from, nri, "nri_listen", "nri_plugin_dir", "nri_plugin_config_dir", "nri_plugin_request_timeout", "nri_plugin_registration_timeout")
+	t.nri(from, nri, "nri_listen", "nri_plugin_dir", "nri_plugin_config_dir", "nri_plugin_request_timeout")
 }

@@ -121,7 +121,7 @@ func TestTheDocumentHasTheTables(t *testing.T) {
 
 // row is a row of a table of the document.
 func row(setting, to, text string) string {
-	for _, prefix := range []string{"plugins/io.containerd.cri.v1.images/", "plugins/io.containerd.cri.v1.runtime/", "plugins/io.containerd.grpc.v1.cri/", "containerd/", "crio/"} {
+	for _, prefix := range []string{"plugins/io.containerd.cri.v1.images/", "plugins/io.containerd.cri.v1.runtime/", "plugins/io.containerd.grpc.v1.cri/", "containerd/"} {
 		setting = strings.TrimPrefix(setting, prefix)
 	}
 	setting = strings.ReplaceAll(setting, "io.containerd.", "")
@@ -133,5 +133,8 @@ func row(setting, to, text string) string {
 
 // name is a setting as people write it.
 func name(setting, separator string) string {
+	if host, ok := strings.CutPrefix(setting, "image.auth.*."); ok {
+		return "`[image.auth.\"HOST\"]`: `" + host + "`"
+	}
 	return "`" + strings.ReplaceAll(strings.Join(strings.Split(setting, separator), "."), "*", "NAME") + "`"
 }

@@ -45,7 +45,6 @@ type Config struct {
 	Metrics        Metrics            `toml:"metrics"`
 	Debug          Debug              `toml:"debug"`
 	API            API                `toml:"api"`
-	Checkpoint     Checkpoint         `toml:"checkpoint"`
 	Tracing        Tracing            `toml:"tracing"`
 	Tricks         Tricks             `toml:"tricks"`
 	Runtimes       map[string]Runtime `toml:"runtimes"`
@@ -79,15 +78,12 @@ type Network struct {
 type Image struct {
 	RegistryDir            string   `toml:"registry_dir" doc:"Directory with the configurations of registries: mirrors, certificates and headers, as HOST/hosts.toml (the certs.d layout of containerd). It need not exist. Empty: none."`
 	DecryptionKeysDir      string   `toml:"decryption_keys_dir" doc:"Directory of the private keys (PEM, DER or JWK, one a file, without a password) that layers of encrypted images are decrypted with. The files are read again for each layer. Empty: none."`
-	PullTimeout            Duration `toml:"pull_timeout" doc:"A pull is given up when no byte comes for this long while nothing is unpacked."`
-	MinBytesPerMinute      int      `toml:"min_bytes_per_minute" doc:"A pull is given up as well when fewer bytes than this come in a minute, on average over pull_timeout, while nothing is unpacked. 0: any byte is enough."`
+	PullTimeout            Duration `toml:"pull_timeout" doc:"A pull is given up when no byte comes for this long while nothing is unpacked, or fewer than a kibibyte a minute on average."`
 	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads" doc:"Number of layers of one image that are fetched at the same time."`
 	MaxConcurrentUnpacks   int      `toml:"max_concurrent_unpacks" doc:"Number of layers of one image that are unpacked at the same time, if containerd runs inside berth. An image with a layer that lacks the directory of one of its files is unpacked layer by layer."`
 	Pinned                 []string `toml:"pinned" doc:"Images that the kubelet's image garbage collection and berth images prune leave: references, IDs, or patterns in which * stands for any text. CRI reports them as pinned; a client that removes one by its name does remove it."`
 	PreloadDir             string   `toml:"preload_dir" doc:"Directory of archives (.tar, .tar.gz, .tgz, .tar.zst or .tzst, of docker save or in the OCI layout) that are imported and pinned in the background when berth starts and when it reads its settings again. An archive that has not changed since, and whose images are there, is not imported again. Nobody but root may be able to write to it. Empty: none."`
 	DiscardBlobs           bool     `toml:"discard_blobs" doc:"Do not keep the compressed layers of images that are pulled or imported from now on once they are unpacked. It saves disk. A layer that is damaged or lost, or that another snapshotter needs, has to be fetched from the registry again then, and the image cannot be exported."`
-	MaxProfileBytes        int      `toml:"max_profile_bytes" doc:"Largest security profile that is pulled from a registry, in bytes."`
-	MaxProfileRules        int      `toml:"max_profile_rules" doc:"Number of entries of system calls that such a profile may have."`
 	PolicyFile             string   `toml:"policy_file" doc:"File of the rules that say which images may be pulled, and which containers may be made from, by the namespace of the pod: see docs/policy.md. Changes of the file hold from the next decision on. Nobody but root may be able to write to it. Empty: every image is allowed."`
 	PolicyFailure          string   `toml:"policy_failure" doc:"What holds while policy_file cannot be used. closed: nothing is pulled and no container is made. open: every image is allowed. What runs is left alone in any case."`
 	Peer                   Peer     `toml:"peer"`
@@ -154,9 +150,18 @@ const (
 
 // Lanes configures how settling and releasing are retried.
 type Lanes struct {
-	AttemptTimeout Duration `toml:"attempt_timeout" doc:"Deadline of the first attempt. The deadline grows with the back-off, up to backoff_max."`
-	BackoffMin     Duration `toml:"backoff_min" doc:"Wait after the first failed attempt. It doubles with each further one."`
-	BackoffMax     Duration `toml:"backoff_max" doc:"Longest wait between two attempts."`
+	BackoffMax Duration `toml:"backoff_max" doc:"Longest wait between two attempts. The first wait is a three-hundredth of it, and doubles with each further attempt. The deadline of the first attempt is a thirtieth of it, and grows with the wait."`
+}
+
+// AttemptTimeout returns the deadline of the first attempt: a part of the longest wait, so that
+// the two fit together. Below a second, an attempt that merely waits for a disk would be cut off.
+func (l Lanes) AttemptTimeout() time.Duration {
+	return max(time.Second, time.Duration(l.BackoffMax)/30)
+}
+
+// BackoffMin returns the wait after the first failed attempt.
+func (l Lanes) BackoffMin() time.Duration {
+	return max(100*time.Millisecond, time.Duration(l.BackoffMax)/300)
 }
 
 // Logs configures the logs of containers.
@@ -174,12 +179,11 @@ type Streams struct {
 
 // NRI configures the plug-ins of the Node Resource Interface.
 type NRI struct {
-	Enable              bool     `toml:"enable" doc:"Let NRI plug-ins take part in the life of pods. A plug-in can change what runs on the node, like root."`
-	Socket              string   `toml:"socket" doc:"Unix socket on which plug-ins register. Its mode is 0600."`
-	PluginDir           string   `toml:"plugin_dir" doc:"Directory of plug-ins that are started with berth, such as /opt/nri/plugins. Empty: none."`
-	PluginConfigDir     string   `toml:"plugin_config_dir" doc:"Directory of the configurations of those plug-ins."`
-	RequestTimeout      Duration `toml:"request_timeout" doc:"A plug-in that does not answer a request within this time is disconnected."`
-	RegistrationTimeout Duration `toml:"registration_timeout" doc:"A plug-in that does not register within this time is disconnected."`
+	Enable          bool     `toml:"enable" doc:"Let NRI plug-ins take part in the life of pods. A plug-in can change what runs on the node, like root."`
+	Socket          string   `toml:"socket" doc:"Unix socket on which plug-ins register. Its mode is 0600."`
+	PluginDir       string   `toml:"plugin_dir" doc:"Directory of plug-ins that are started with berth, such as /opt/nri/plugins. Empty: none."`
+	PluginConfigDir string   `toml:"plugin_config_dir" doc:"Directory of the configurations of those plug-ins."`
+	RequestTimeout  Duration `toml:"request_timeout" doc:"A plug-in that does not answer a request, or does not register, within this time is disconnected."`
 }
 
 // check reports invalid settings.
@@ -199,10 +203,8 @@ func (n NRI) check(bad func(key, format string, args ...any)) {
 	if len(n.Socket) > maxSocket {
 		bad("nri.socket", "%d bytes are too many for the path of a socket; the maximum is %d", len(n.Socket), maxSocket)
 	}
-	for key, d := range map[string]Duration{"nri.request_timeout": n.RequestTimeout, "nri.registration_timeout": n.RegistrationTimeout} {
-		if d <= 0 {
-			bad(key, "%s is not more than 0", time.Duration(d))
-		}
+	if n.RequestTimeout <= 0 {
+		bad("nri.request_timeout", "%s is not more than 0", time.Duration(n.RequestTimeout))
 	}
 }
 
@@ -250,11 +252,6 @@ type Debug struct {
 	Socket string `toml:"socket" doc:"Unix socket on which goroutines, the heap, a CPU profile and the lanes of berth are served over HTTP. Its mode is 0600. Empty: none."`
 }
 
-// Checkpoint configures checkpoints of containers and pods.
-type Checkpoint struct {
-	MaxMiB int `toml:"max_mib" doc:"How many MiB the files that a container has changed may have in a checkpoint. Holes of files count, although they take no room on the disk."`
-}
-
 // Tracing configures OpenTelemetry.
 type Tracing struct {
 	Endpoint string  `toml:"endpoint" doc:"URL of the gRPC endpoint of an OTLP collector, such as http://127.0.0.1:4317. Empty: no tracing."`
@@ -290,7 +287,6 @@ type Runtime struct {
 	Exec                         string   `toml:"exec" doc:"Who makes the process of an ExecSync, as probes are. oci: the OCI runtime, by way of the shim. helper: berth-exec, without them, where the OCI runtime is runc 1.5 or crun 1.21 or 1.28; what it does not cover exactly the OCI runtime makes. Empty: helper for handlers of runc's shim with host_process, oci for all others. It is a trick: see docs/tricks.md."`
 	ShimPods                     int      `toml:"shim_pods" doc:"How many pods without a pause process may share a shim, for handlers of runc's shim with host_process. 0: 20 for those, 1 for all others. 1: each has its own, as a pod with the annotation io.berth.shim.own has. It has no effect where the shim is not berth's or tricks.cleanup_script is off. A change holds for new pods. What it saves and costs: docs/runtimes.md."`
 	PodAnnotations               []string `toml:"pod_annotations" doc:"Patterns of pod annotations that are passed to the OCI runtime. Those of run.oci., on which crun acts, are named in full. What would name files of the host, properties of units or the shim never passes: see docs/runtimes.md."`
-	Options                      string   `toml:"options" doc:"Type of the options that the shim takes: runc (binary, root, systemd_cgroup), generic (config_path, config_body) or none. Empty: runc for the shim of runc, generic if config_path or config_body is set, else none."`
 	ConfigPath                   string   `toml:"config_path" doc:"Configuration file of the shim, for those that take generic options, such as Kata and runsc."`
 	ConfigBody                   string   `toml:"config_body" doc:"Configuration of the shim, instead of a file."`
 	Snapshotter                  string   `toml:"snapshotter" doc:"Snapshotter of the containers. Images are unpacked into it when a container is created. Empty: containerd.snapshotter."`
@@ -333,41 +329,26 @@ func Default() Config {
 		Image: Image{
 			RegistryDir:            "/etc/containerd/certs.d",
 			PullTimeout:            Duration(5 * time.Minute),
-			MinBytesPerMinute:      1 << 10,
-			MaxProfileBytes:        1 << 20,
-			MaxProfileRules:        128,
 			MaxConcurrentDownloads: 3,
 			MaxConcurrentUnpacks:   3,
 			Pinned:                 []string{},
 			PolicyFailure:          PolicyClosed,
-			Peer: Peer{
-				Hosts:    []string{},
-				Name:     "berth-peer",
-				Timeout:  Duration(5 * time.Second),
-				Ask:      16,
-				MaxBlobs: 16,
-			},
+			Peer:                   Peer{Hosts: []string{}},
 		},
-		CRI: CRI{RuntimeName: "berth", Sockets: []string{}},
-		CDI: CDI{SpecDirs: []string{"/etc/cdi", "/var/run/cdi"}},
-		Pod: Pod{Pause: PauseAuto},
-		Lanes: Lanes{
-			AttemptTimeout: Duration(10 * time.Second),
-			BackoffMin:     Duration(time.Second),
-			BackoffMax:     Duration(5 * time.Minute),
-		},
+		CRI:     CRI{RuntimeName: "berth", Sockets: []string{}},
+		CDI:     CDI{SpecDirs: []string{"/etc/cdi", "/var/run/cdi"}},
+		Pod:     Pod{Pause: PauseAuto},
+		Lanes:   Lanes{BackoffMax: Duration(5 * time.Minute)},
 		Logs:    Logs{MaxLine: 16 << 10},
 		Streams: Streams{Address: "127.0.0.1:0"},
 		NRI: NRI{
-			Socket:              "/var/run/nri/nri.sock",
-			PluginConfigDir:     "/etc/nri/conf.d",
-			RequestTimeout:      Duration(5 * time.Second),
-			RegistrationTimeout: Duration(5 * time.Second),
+			Socket:          "/var/run/nri/nri.sock",
+			PluginConfigDir: "/etc/nri/conf.d",
+			RequestTimeout:  Duration(5 * time.Second),
 		},
-		Timeline:   Timeline{MaxMiB: 64, MaxAge: Duration(7 * 24 * time.Hour)},
-		Audit:      Audit{OnError: AuditRefuse},
-		Checkpoint: Checkpoint{MaxMiB: 16 << 10},
-		Tracing:    Tracing{Sampling: 1},
+		Timeline: Timeline{MaxMiB: 64, MaxAge: Duration(7 * 24 * time.Hour)},
+		Audit:    Audit{OnError: AuditRefuse},
+		Tracing:  Tracing{Sampling: 1},
 		Tricks: Tricks{
 			CleanupScript: true,
 			SetAside:      true,
@@ -396,7 +377,7 @@ func Parse(b []byte) (Config, error) {
 	case errors.As(err, &strict):
 		var errs []error
 		for _, e := range strict.Errors {
-			if key := strings.Join(e.Key(), "."); retired[key] == "" {
+			if key := strings.Join(e.Key(), "."); retiredBecause(key) == "" {
 				row, _ := e.Position()
 				errs = append(errs, unknown(key, fmt.Sprintf("line %d: ", row)))
 			}
@@ -424,7 +405,7 @@ func (c *Config) Set(key, value string) error {
 		}
 		return []byte("[" + strings.Join(table, ".") + "]\n" + leaf + " = " + v)
 	}
-	if retired[key] != "" {
+	if retiredBecause(key) != "" {
 		return nil
 	}
 	if !slices.Contains(c.keys(), key) {
@@ -541,16 +522,11 @@ func (c *Config) check(origin func(key string) string) error {
 		v   Duration
 	}{
 		{"image.pull_timeout", c.Image.PullTimeout},
-		{"lanes.attempt_timeout", c.Lanes.AttemptTimeout},
-		{"lanes.backoff_min", c.Lanes.BackoffMin},
 		{"lanes.backoff_max", c.Lanes.BackoffMax},
 	} {
 		if d.v <= 0 {
 			bad(d.key, "%s is not more than 0", time.Duration(d.v))
 		}
-	}
-	if c.Lanes.BackoffMax < c.Lanes.BackoffMin {
-		bad("lanes.backoff_max", "it is shorter than lanes.backoff_min")
 	}
 	if n := c.Timeline.MaxMiB; n != 0 && (n < minTimeline || n > maxTimeline) {
 		bad("timeline.max_mib", "%d is neither 0 nor between %d and %d", n, minTimeline, maxTimeline)
@@ -560,18 +536,6 @@ func (c *Config) check(origin func(key string) string) error {
 	}
 	if how := c.Audit.OnError; how != AuditRefuse && how != AuditAllow {
 		bad("audit.on_error", "%q is neither %s nor %s", how, AuditRefuse, AuditAllow)
-	}
-	if n := c.Checkpoint.MaxMiB; n < 1 {
-		bad("checkpoint.max_mib", "%d is less than 1", n)
-	}
-	if n := c.Image.MaxProfileBytes; n < 1 || n > 1<<20 {
-		return fmt.Errorf("image.max_profile_bytes: %d is not from 1 to %d", n, 1<<20)
-	}
-	if n := c.Image.MaxProfileRules; n < 1 {
-		return fmt.Errorf("image.max_profile_rules: %d is not a number above 0", n)
-	}
-	if n := c.Image.MinBytesPerMinute; n < 0 {
-		bad("image.min_bytes_per_minute", "%d is less than 0", n)
 	}
 	if n := c.Image.MaxConcurrentUnpacks; n < 1 {
 		bad("image.max_concurrent_unpacks", "%d is less than 1", n)

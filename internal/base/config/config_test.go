@@ -39,7 +39,7 @@ func TestAnUnknownKeyIsNamedWithTheNearest(t *testing.T) {
 		"roott = '/x'":                   {"line 1", "roott", `"root"`},
 		"\n[network]\ncnf_dir = '/x'":    {"line 3", "network.cnf_dir", `"network.conf_dir"`},
 		"[runtimes.runc]\ntipe = 'x'":    {"tipe", `"runtimes.runc.type"`},
-		"[lanes]\nbackof_min = '1s'\n#x": {"line 2", `"lanes.backoff_min"`},
+		"[lanes]\nbackof_max = '1s'\n#x": {"line 2", `"lanes.backoff_max"`},
 	} {
 		_, err := Parse([]byte(in))
 		if err == nil {
@@ -57,13 +57,13 @@ func TestAnUnknownKeyIsNamedWithTheNearest(t *testing.T) {
 func TestSet(t *testing.T) {
 	c := Default()
 	for k, v := range map[string]string{
-		"root": "/x", "lanes.backoff_min": "3s", "network.use_default": "false", "network.bin_dirs": `["/a", "/b"]`, "logs.max_line": "1024", "runtimes.runc.binary": "/runc",
+		"root": "/x", "lanes.backoff_max": "3s", "network.use_default": "false", "network.bin_dirs": `["/a", "/b"]`, "logs.max_line": "1024", "runtimes.runc.binary": "/runc",
 	} {
 		if err := c.Set(k, v); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if c.Root != "/x" || c.Lanes.BackoffMin != Duration(3*time.Second) || c.Network.UseDefault || len(c.Network.BinDirs) != 2 || c.Logs.MaxLine != 1024 ||
+	if c.Root != "/x" || c.Lanes.BackoffMax != Duration(3*time.Second) || c.Network.UseDefault || len(c.Network.BinDirs) != 2 || c.Logs.MaxLine != 1024 ||
 		c.Runtimes["runc"].Binary != "/runc" || c.Runtimes["runc"].Type == "" || !c.Runtimes["runc"].HostProcess {
 		t.Fatalf("%+v", c)
 	}
@@ -104,7 +104,7 @@ func TestCheckFindsWhatCannotWork(t *testing.T) {
 		"log.level":              func(c *Config) { c.Log.Level = "loud" },
 		"network.default_subnet": func(c *Config) { c.Network.DefaultSubnet = "10.0.0.0" },
 		"network.default_bridge": func(c *Config) { c.Network.DefaultBridge = "a-much-too-long-name" },
-		"lanes.backoff_max":      func(c *Config) { c.Lanes.BackoffMax = 1 },
+		"lanes.backoff_max":      func(c *Config) { c.Lanes.BackoffMax = 0 },
 		"pod.pause":              func(c *Config) { c.Pod.Pause = "never" },
 		"default_runtime":        func(c *Config) { c.DefaultRuntime = "kata" },
 		"runtimes.runc.type":     func(c *Config) { c.Runtimes["runc"] = Runtime{} },
@@ -129,10 +129,6 @@ func TestCheckFindsWhatCannotWork(t *testing.T) {
 		"image.peer.dns":                                      func(c *Config) { c.Image.Peer.Hosts, c.Image.Peer.DNS = []string{"a:1"}, "dns" },
 		"image.peer.ca_file":                                  func(c *Config) { c.Image.Peer.Address = "0.0.0.0:5443" },
 		"image.peer.key_file":                                 func(c *Config) { c.Image.Peer.Address, c.Image.Peer.KeyFile = "0.0.0.0:5443", "key" },
-		"image.peer.name":                                     func(c *Config) { c.Image.Peer.Address, c.Image.Peer.Name = "0.0.0.0:5443", "*" },
-		"image.peer.timeout":                                  func(c *Config) { c.Image.Peer.Address, c.Image.Peer.Timeout = "0.0.0.0:5443", 1 },
-		"image.peer.ask":                                      func(c *Config) { c.Image.Peer.Address, c.Image.Peer.Ask = "0.0.0.0:5443", 0 },
-		"image.peer.max_blobs":                                func(c *Config) { c.Image.Peer.Address, c.Image.Peer.MaxBlobs = "0.0.0.0:5443", 0 },
 		"cri.runtime_name":                                    func(c *Config) { c.CRI.RuntimeName = "cri-o://" },
 		"cri.sockets[0]: \"a\"":                               func(c *Config) { c.CRI.Sockets = []string{"a"} },
 		"cri.sockets[1]: /a is in the list twice":             func(c *Config) { c.CRI.Sockets = []string{"/a", "/a"} },

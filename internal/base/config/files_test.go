@@ -254,15 +254,15 @@ func TestAFlagWinsOverTheFiles(t *testing.T) {
 // PROPERTIES 47: a setting that an earlier version had, in a file or on the command line, does not keep
 // berth from starting. It is named with its place.
 func TestAFileWithARetiredSettingIsValid(t *testing.T) {
-	l, dir, err := dropped(t, "[streams]\naddress = '127.0.0.1:1'\nkeep = true\n", map[string]string{"10.toml": "streams.keep = false\n"})
+	l, dir, err := dropped(t, "[streams]\naddress = '127.0.0.1:1'\nkeep = true\n[runtimes.runc]\ntype = 'io.containerd.runc.v2'\noptions = 'runc'\n", map[string]string{"10.toml": "streams.keep = false\n"})
 	if err != nil || l.Check() != nil {
 		t.Fatal(err, l.Check())
 	}
 	want := dir + "/conf.d/10.toml, line 1: streams.keep has no effect any more: "
-	if got := l.Retired(); l.Streams.Address != "127.0.0.1:1" || len(got) != 1 || !strings.HasPrefix(got[0], want) {
+	if got := l.Retired(); l.Streams.Address != "127.0.0.1:1" || len(got) != 2 || !strings.HasPrefix(got[1], want) || !strings.Contains(got[0], "runtimes.runc.options") {
 		t.Errorf("%s: %q, want %q", l.Streams.Address, got, want)
 	}
-	if err := l.Set("streams.keep", "true"); err != nil || !strings.HasPrefix(l.Retired()[0], commandLine) {
+	if err := l.Set("streams.keep", "true"); err != nil || !strings.HasPrefix(l.Retired()[1], commandLine) {
 		t.Errorf("on the command line: %v, %q", err, l.Retired())
 	}
 	if _, err := Parse([]byte("[streams]\nkeep = true\nkep = true\n")); err == nil || strings.Contains(err.Error(), "line 2") {

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // Peer configures how the berths of several nodes give each other the blobs of images.
@@ -17,13 +16,9 @@ type Peer struct {
 	Address  string   `toml:"address" doc:"HOST:PORT on which the blobs of this node's images are served to peers. Empty: they are not. Of layers that image.discard_blobs drops nothing is served."`
 	Hosts    []string `toml:"hosts" doc:"Peers that are asked for blobs before registries are: HOST:PORT, where HOST is an address, or a name that stands for the addresses of any number of peers, such as a headless service. This node may be among them. Empty: none are asked."`
 	DNS      string   `toml:"dns" doc:"HOST:PORT of the DNS server at which names of image.peer.hosts are resolved, such as the cluster's. Empty: as this host resolves names."`
-	CAFile   string   `toml:"ca_file" doc:"PEM file of the authority that has signed the certificates of all peers. This file and the next two are read again for each connection."`
+	CAFile   string   `toml:"ca_file" doc:"PEM file of the authority that has signed the certificates of all peers, which have the DNS name berth-peer, so that the authority may sign others as well. This file and the next two are read again for each connection."`
 	CertFile string   `toml:"cert_file" doc:"PEM file of this node's certificate, which is shown to peers as a server and as a client."`
 	KeyFile  string   `toml:"key_file" doc:"PEM file of the certificate's key."`
-	Name     string   `toml:"name" doc:"DNS name that the certificate of each peer has to have, so that the authority may sign others as well."`
-	Timeout  Duration `toml:"timeout" doc:"A peer that sends nothing for this long is left, and put aside for a while. A fifth of it is how long a peer may take to say whether it has a blob."`
-	Ask      int      `toml:"ask" doc:"Number of peers that are asked for a blob side by side: those that had others of the same repository, and some at random."`
-	MaxBlobs int      `toml:"max_blobs" doc:"Number of blobs that are sent to peers at the same time. One peer gets a quarter of them at most. One more is refused, and the peer goes elsewhere."`
 }
 
 // On reports whether there is anything to be done with peers.
@@ -57,18 +52,6 @@ func (p Peer) check(bad func(key, format string, args ...any)) {
 		if !filepath.IsAbs(f.v) {
 			bad(f.key, "%q is not an absolute path; peers know each other by certificates", f.v)
 		}
-	}
-	if p.Name == "" || strings.ContainsAny(p.Name, ":/* ") {
-		bad("image.peer.name", "%q is not a DNS name", p.Name)
-	}
-	if p.Timeout < Duration(100*time.Millisecond) {
-		bad("image.peer.timeout", "%s is less than 100ms", time.Duration(p.Timeout))
-	}
-	if p.Ask < 1 || p.Ask > 64 {
-		bad("image.peer.ask", "%d is not between 1 and 64", p.Ask)
-	}
-	if p.MaxBlobs < 1 {
-		bad("image.peer.max_blobs", "%d is less than 1", p.MaxBlobs)
 	}
 }
 

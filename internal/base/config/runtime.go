@@ -4,7 +4,6 @@ package config
 
 import (
 	"path/filepath"
-	"slices"
 
 	"github.com/distribution/reference"
 )
@@ -37,9 +36,6 @@ const mostShimPods = 1000
 
 // check reports settings of a handler that cannot work. prefix begins the names of the settings.
 func (r Runtime) check(prefix string, bad func(key, format string, args ...any)) {
-	if !slices.Contains([]string{"", "runc", "generic", "none"}, r.Options) {
-		bad(prefix+"options", "%q is not runc, generic or none", r.Options)
-	}
 	switch r.Exec {
 	case "", ExecOCI:
 	case ExecHelper:
@@ -76,15 +72,13 @@ func (r Runtime) check(prefix string, bad func(key, format string, args ...any))
 		}
 	}
 	generic := r.ConfigPath != "" || r.ConfigBody != ""
-	runc := r.Options == "runc" || r.Options == "" && r.IsRunc()
+	runc := r.IsRunc()
 	switch {
 	case runc && generic:
 		bad(prefix+"config_path", "the shim of runc does not take a configuration; set binary, root and systemd_cgroup")
 	case !runc && r.Binary != "":
-		bad(prefix+"binary", "only the shim of runc takes it; set options = 'runc' if %s does", r.Type)
+		bad(prefix+"binary", "%s does not take it; only the shim of runc does", r.Type)
 	case !runc && r.Root != "":
-		bad(prefix+"root", "only the shim of runc takes it; set options = 'runc' if %s does", r.Type)
-	case r.Options == "none" && generic:
-		bad(prefix+"config_path", "it has no effect with options = 'none'")
+		bad(prefix+"root", "%s does not take it; only the shim of runc does", r.Type)
 	}
 }

@@ -281,7 +281,7 @@ func TestAPullThatHardlyGetsAByteIsGivenUp(t *testing.T) {
 				if err := <-errs; err != nil || time.Since(began) != time.Hour {
 					t.Errorf("%d bytes in a minute, after %v: %v", rate, time.Since(began), err)
 				}
-			} else if err := <-errs; time.Since(began) > 6*time.Minute || !strings.Contains(err.Error(), "image.min_bytes_per_minute") {
+			} else if err := <-errs; time.Since(began) > 6*time.Minute || !strings.Contains(err.Error(), "a kibibyte a minute") {
 				t.Errorf("%d bytes in a minute, after %v: %v", rate, time.Since(began), err)
 			}
 		})

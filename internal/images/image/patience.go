@@ -83,7 +83,7 @@ func (p *patience) over() {
 	case p.layers == 0 && p.queued > 0, time.Now().Before(p.until):
 		// The timer was stopped or set anew when it had run off already.
 	case p.layers == 0 && p.came > 0:
-		p.cancel(stalled("only %d bytes came from the registry in %s, fewer than the %d that image.min_bytes_per_minute asks for", p.came, p.forByte, p.least))
+		p.cancel(stalled("only %d bytes came from the registry in %s, fewer than the %d of a kibibyte a minute", p.came, p.forByte, p.least))
 	case p.layers == 0:
 		p.cancel(stalled("no byte came from the registry for %s", p.forByte))
 	default:

@@ -40,7 +40,7 @@ func newSparse(f *os.File, most int64) *sparse { return &sparse{f: f, most: most
 // too long, or the disk too full.
 func (s *sparse) Write(p []byte) (int, error) {
 	if s.most > 0 && s.size+int64(len(p)) > s.most {
-		return 0, fmt.Errorf("the files that the container has changed have more than %d bytes, holes included; delete some, or raise checkpoint.max_mib: %w", s.most, errdefs.ErrResourceExhausted)
+		return 0, fmt.Errorf("the files that the container has changed have more than %d bytes, holes included; delete some: %w", s.most, errdefs.ErrResourceExhausted)
 	}
 	for rest := p; len(rest) > 0; {
 		n := min(len(rest), sparseBlock-int(s.size%sparseBlock)) // up to the end of a block of the file

@@ -68,7 +68,7 @@ func TestACheckpointIsRefusedThatIsTooLarge(t *testing.T) {
 	s.cfg.Runtime, s.cfg.MaxBytes = withHole{n, 2 << 20}, 1<<20
 	location := filepath.Join(n.dir, "archive.tar")
 	err := s.Checkpoint(t.Context(), "c1", location, time.Minute)
-	if !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "checkpoint.max_mib") {
+	if !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "delete some") {
 		t.Errorf("too long: %v", err)
 	}
 	n.expectNothingLeft(t)
