@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -126,6 +127,7 @@ func open(t *testing.T) *tab {
 	cmd := exec.CommandContext(t.Context(), path, args...)
 	cmd.ExtraFiles = []*os.File{theirIn, theirOut}
 	cmd.Env = append(os.Environ(), "TZ=UTC")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -160,8 +162,12 @@ func open(t *testing.T) *tab {
 	t.Cleanup(func() {
 		_, _ = b.call("", "Browser.close", nil)
 		_ = out.Close()
-		_ = cmd.Process.Kill()
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		_ = cmd.Wait()
+		// Its children write into its directory for as long as they live.
+		for end := time.Now().Add(patience); syscall.Kill(-cmd.Process.Pid, 0) == nil && time.Now().Before(end); {
+			time.Sleep(10 * time.Millisecond)
+		}
 		<-read
 		_ = in.Close()
 	})

@@ -3,12 +3,15 @@
 package browser
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -65,35 +68,44 @@ func now(s *Story, at time.Time) *page.Live {
 			Running:   9,
 			NanoCores: 1_310_000_000,
 			Memory:    6 << 30,
+			DiskTotal: 100 << 30,
+			DiskFree:  41 << 30,
+			Pressure:  map[string]float64{"cpu": 2.4, "memory": 0, "io": 31},
 		},
 	}
 	seen := map[string]int{}
+	image := map[string]string{}
 	for i, t := range s.told {
+		name := t.of.Namespace + "/" + t.of.Pod
+		if e, ok := t.Event.(event.ImagePulled); ok {
+			image[name] = e.Image
+		}
 		if t.of.Pod == "" || t.of.Container == "" {
 			continue
 		}
-		name := t.of.Namespace + "/" + t.of.Pod
 		k, ok := seen[name]
 		if !ok {
 			k = len(l.Pods)
 			seen[name] = k
-			l.Pods = append(l.Pods, page.PodUse{Row: name, Ready: true, NanoCores: n(uint64(i%40) * 9_000_000), Memory: n(uint64(20+i%300) << 20)})
+			l.Pods = append(l.Pods, page.PodUse{
+				Row: name, ID: t.of.Sandbox, IP: fmt.Sprintf("10.244.%d.%d", 10+k/250, 2+k%250), Created: t.At.Stamp(), Ready: true,
+				NanoCores: n(uint64(i%40) * 9_000_000), Memory: n(uint64(20+i%300) << 20),
+			})
 		}
 		p := &l.Pods[k]
-		state := "running"
-		if strings.Contains(name, "backup") || strings.Contains(name, "import") {
-			state = "exited"
+		j := slices.IndexFunc(p.Containers, func(u page.ContainerUse) bool { return u.Name == t.of.Container })
+		if j < 0 {
+			j = len(p.Containers)
+			p.Containers = append(p.Containers, page.ContainerUse{Name: t.of.Container})
 		}
-		has := false
-		for _, c := range p.Containers {
-			has = has || c.Name == t.of.Container
-		}
-		if !has {
-			u := page.ContainerUse{Name: t.of.Container, State: state}
-			if state == "running" {
-				u.NanoCores, u.Memory, u.Limit, u.Disk = n(uint64(i%40)*9_000_000), n(uint64(20+i%300)<<20), n(512<<20), n(uint64(i%9)<<20)
-			}
-			p.Containers = append(p.Containers, u)
+		u := &p.Containers[j]
+		switch e := t.Event.(type) {
+		case event.ContainerRunning:
+			*u = page.ContainerUse{Name: t.of.Container, ID: t.ID, State: "running", Image: cmp.Or(image[name], "registry.k8s.io/kube-proxy:v1.34.1"), Restarts: t.of.Attempt}
+			u.NanoCores, u.Memory, u.Limit, u.Disk = n(uint64(i%40)*9_000_000), n(uint64(20+i%300)<<20), n(512<<20), n(uint64(i%9)<<20)
+		case event.ExitSettled:
+			code := int32(e.Exit.Code)
+			*u = page.ContainerUse{Name: u.Name, ID: t.ID, State: "exited", Image: u.Image, Restarts: u.Restarts, Code: &code, Reason: e.Exit.Reason}
 		}
 		if t.of.Pod == "import-nightly" && len(l.Held) == 0 {
 			l.Held = append(l.Held, page.Held{
@@ -116,6 +128,15 @@ func TestTheReportOpensWithoutANetwork(t *testing.T) {
 	s := Troubles(began)
 	end := began.Add(2 * time.Hour)
 	m := modelOf(t, s, began, end, now(s, end))
+	for i, r := range m.Rows {
+		if r.Pod == "api-5f7d8c9b6d-kx2lp" {
+			m.Rows[i].Why = []string{
+				r.Name + "/api has failed 26 times since 18:10, the last time 3 minutes ago, with code 1.",
+				"The program itself ended: it was asked by nobody, and no limit was reached.",
+				"Now: the kubelet starts it again in about 2 minutes.",
+			}
+		}
+	}
 	path := report(t, m)
 	p := open(t)
 	p.scheme("light")
@@ -181,7 +202,7 @@ func TestTheReportOpensWithoutANetwork(t *testing.T) {
 	p.key("Escape")
 	p.until("document.getElementById('detail').hidden")
 	p.eval("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
-	p.click(900, 250)
+	p.click(1000, 420)
 	p.until("!document.getElementById('detail').hidden")
 
 	p.key("Escape")
@@ -265,7 +286,7 @@ func TestTheLivePageGoesOn(t *testing.T) {
 	var late atomic.Bool
 	told := false
 	token := page.NewToken()
-	handler := page.NewHandler(token, func(context.Context) (page.Model, error) {
+	handler := page.NewHandler(token, page.Source{Model: func(context.Context) (page.Model, error) {
 		if late.Load() && !told {
 			told = true
 			more := &Story{}
@@ -280,7 +301,12 @@ func TestTheLivePageGoesOn(t *testing.T) {
 		m := history.Model(page.Window{From: began, To: end.Add(time.Second)}, now(s, end))
 		m.Host = "node-7"
 		return m, nil
-	})
+	}, Why: func(_ context.Context, row string) ([]string, error) {
+		return []string{row + " ended 2 minutes ago with code 3."}, nil
+	}, Log: func(_ context.Context, id string, w io.Writer) error {
+		_, err := fmt.Fprintf(w, "the log of %s\n", id)
+		return err
+	}})
 	server := httptest.NewServer(handler)
 	defer server.Close()
 	p := open(t)
@@ -288,6 +314,13 @@ func TestTheLivePageGoesOn(t *testing.T) {
 	rows := p.eval("document.querySelectorAll('#labels .label').length")
 	late.Store(true)
 	p.until("[...document.querySelectorAll('.label')].some((l) => l.dataset.row === 'shop/late')")
+	p.eval("[...document.querySelectorAll('.label')].find((l) => l.dataset.row === 'shop/late').click()")
+	p.until("document.querySelector('#detail .why')?.textContent === 'shop/late ended 2 minutes ago with code 3.'")
+	p.eval("[...document.querySelectorAll('.label')].find((l) => l.dataset.row === 'shop/search-0').click()")
+	p.until("document.querySelector('#detail a')?.textContent === 'live log'")
+	if log := p.eval("fetch(document.querySelector('#detail a').href).then((r) => r.text())"); len(log) != len("the log of ")+64+len(`"\n"`)+1 {
+		t.Errorf("the log is %s", log)
+	}
 	p.picture("live")
 	p.quiet(server.URL + "/")
 	for _, u := range p.asked() {
@@ -298,4 +331,99 @@ func TestTheLivePageGoesOn(t *testing.T) {
 	if rows == p.eval("document.querySelectorAll('#labels .label').length") {
 		t.Error("there are as many rows as before")
 	}
+}
+
+// cut lists what is wider than its place, or where two lines stand in place of one.
+const cut = `(() => {
+	const bad = [];
+	for (const e of document.querySelectorAll('#top *, #tools *, #legend *, .label *, #cards *')) {
+		if (e.clientWidth && e.scrollWidth > e.clientWidth + 1) bad.push(e.className + ' ' + e.textContent + ' has ' + e.clientWidth + ' of ' + e.scrollWidth);
+	}
+	for (const id of ['top', 'tools', 'legend']) {
+		const tops = new Set([...document.getElementById(id).children].filter((e) => e.offsetHeight).map((e) => Math.round((e.offsetTop + e.offsetHeight / 2) / 8)));
+		if (tops.size > 1) bad.push(id + ' has several lines');
+	}
+	return bad;
+})()`
+
+// The page is looked at with 1, 30 and 300 pods, at the widths of a phone, a laptop and a large
+// screen, in the light and in the dark. On a laptop nothing is cut, and no line is broken.
+func TestNothingIsCut(t *testing.T) {
+	p := open(t)
+	for _, pods := range []int{1, 30, 300} {
+		s := &Story{}
+		if pods > 1 {
+			s = Troubles(began)
+		}
+		s.Workloads(began, pods-len(s.pods()))
+		end := began.Add(2 * time.Hour)
+		m := modelOf(t, s, began, end, now(s, end))
+		for i, r := range m.Rows {
+			m.Rows[i].Why = []string{r.Name + " runs since 1 h 50 min."}
+		}
+		path := report(t, m)
+		for _, width := range []int{400, 1280, 1400, 1440, 2560} {
+			p.size(width, map[bool]int{true: 820, false: 860}[width < 900])
+			p.visitFile(path)
+			for _, scheme := range []string{"light", "dark"} {
+				p.scheme(scheme)
+				p.picture(fmt.Sprintf("%d-pods-%d-%s", pods, width, scheme))
+			}
+			p.scheme("light")
+			for _, dense := range []string{"dense", "loose"} {
+				p.eval("document.getElementById('dense').click()")
+				p.eval("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
+				if bad := p.eval(cut); width >= 1280 && bad != "[]" {
+					t.Errorf("%d pods at %d, %s: %s", pods, width, dense, bad)
+				}
+				if dense == "dense" && width == 1440 {
+					p.picture(fmt.Sprintf("%d-pods-dense", pods))
+				}
+			}
+		}
+	}
+	p.quiet("file://")
+}
+
+// Seventeen kills of one Deployment are one row, which opens.
+func TestAWorkloadIsOneRow(t *testing.T) {
+	s := &Story{}
+	s.Workloads(began, 68)
+	end := began.Add(2 * time.Hour)
+	p := open(t)
+	p.visitFile(report(t, modelOf(t, s, began, end, now(s, end))))
+	first := "document.querySelector('.label')"
+	if got := p.eval(first + ".getAttribute('aria-label')"); !strings.Contains(got, "search/ranker, 17 pods, 17 OOM kills") {
+		t.Errorf("the first row is %s", got)
+	}
+	if got := p.eval("document.querySelector('.card .item').textContent"); !strings.Contains(got, "ranker 17 OOM kills") {
+		t.Errorf("the summary begins with %s", got)
+	}
+	p.eval(first + ".click()")
+	p.until(first + ".getAttribute('aria-expanded') === 'true' && document.querySelectorAll('.label.within').length === 17")
+	p.picture("opened")
+	p.key("Enter")
+	p.until(first + ".getAttribute('aria-expanded') === 'false'")
+	p.key("g")
+	p.until("document.querySelectorAll('[aria-expanded]').length === 0")
+	p.key("g")
+	p.eval("document.querySelector('.card .item').click()")
+	p.until("document.getElementById('detail').textContent.includes('ranker-7c5d8f9b6d-')")
+	p.eval("document.querySelector('#detail .id button').click()")
+	p.until("['Copied', 'Selected'].includes(document.querySelector('#detail .id button').textContent)")
+	if got := p.eval("getSelection().toString().length"); got != "64" {
+		t.Errorf("%s letters of an ID are copied", got)
+	}
+	p.quiet("file://")
+}
+
+// pods are the names of the pods of a story.
+func (s *Story) pods() map[string]bool {
+	names := map[string]bool{}
+	for _, t := range s.told {
+		if t.of.Pod != "" {
+			names[t.of.Namespace+"/"+t.of.Pod] = true
+		}
+	}
+	return names
 }

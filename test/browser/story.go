@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	berthv1 "berth/api/berth/v1"
@@ -58,7 +59,7 @@ type Pod struct {
 
 func (s *Story) id() string {
 	s.ids++
-	return fmt.Sprintf("%064x", uint64(s.ids)*0x9e3779b97f4a7c15)
+	return strings.Repeat(fmt.Sprintf("%016x", uint64(s.ids)*0x9e3779b97f4a7c15), 4)
 }
 
 var kubelet = event.Client{Pid: 812, Name: "kubelet"}
@@ -241,16 +242,16 @@ func Troubles(began time.Time) *Story {
 	node := func(at time.Time, e event.Event) { s.Tell(at, "", event.Names{}, e) }
 	node(at(0.1), event.BerthStarted{Version: "v1.4.0", Boot: "a", After: event.AfterStop})
 
-	s.Pod(at(1), "kube-system", "coredns-7d4b", "registry.example/coredns:1.12").Start(at(1.2), "coredns")
+	s.Pod(at(1), "kube-system", "coredns-7db6d8ff4d-2xk9p", "registry.example/coredns:1.12").Start(at(1.2), "coredns")
 	proxy := s.Pod(at(1), "kube-system", "kube-proxy-x2x9p", "")
 	proxy.Start(at(1.05), "kube-proxy")
 
-	shop := s.Pod(at(4), "shop", "frontend-6c9f", "registry.example/frontend:2.1")
+	shop := s.Pod(at(4), "shop", "frontend-6c9f7b8d5c-m4x7z", "registry.example/frontend:2.1")
 	shop.Start(at(4.2), "nginx")
 	shop.Start(at(4.2), "app")
 	shop.Start(at(4.3), "metrics")
 
-	loop := s.Pod(at(10), "payments", "api-5f7d8-kx2lp", "registry.example/api:1.9")
+	loop := s.Pod(at(10), "payments", "api-5f7d8c9b6d-kx2lp", "registry.example/api:1.9")
 	loop.Start(at(10.2), "proxy")
 	loop.Loop(at(10.3), end, "api", func(at time.Time) event.Exit { return Exit(at, 1) },
 		"2026-11-23T20:01:11Z INFO  starting api 1.9.2", "2026-11-23T20:01:11Z INFO  connecting to postgres.payments.svc:5432",
@@ -268,7 +269,7 @@ func Troubles(began time.Time) *Story {
 	hog.Crash(e2, e, 2, "indexing shard 8 of 12", "indexing shard 9 of 12")
 	oom.Start(at(71.5), "search")
 
-	probe := s.Pod(at(12), "shop", "checkout-79b5-q8dwz", "registry.example/checkout:4")
+	probe := s.Pod(at(12), "shop", "checkout-79b5f6c8d4-q8dwz", "registry.example/checkout:4")
 	for m := 12.2; m < 100; m += 22 {
 		c := probe.Start(at(m), "checkout")
 		c.Stop(at(m+20), false)
@@ -305,4 +306,39 @@ func Troubles(began time.Time) *Story {
 	}
 	node(at(97), event.ContainerdLost{Err: "read unix @->/run/containerd/containerd.sock: EOF"})
 	return s
+}
+
+// Workloads adds pods of workloads, as controllers name them, of which one Deployment is killed by
+// the OOM killer again and again.
+func (s *Story) Workloads(began time.Time, pods int) {
+	const letters = "bcdfghjklmnpqrstvwxz2456789"
+	r := rand.New(rand.NewPCG(3, 4))
+	random := func(n int) string {
+		b := make([]byte, n)
+		for i := range b {
+			b[i] = letters[r.IntN(len(letters))]
+		}
+		return string(b)
+	}
+	hash := map[string]string{}
+	for i := range pods {
+		at := began.Add(time.Duration(30+r.IntN(1800)) * time.Second)
+		if i%4 == 0 {
+			p := s.Pod(at, "search", "ranker-7c5d8f9b6d-"+random(5), "registry.example/search/ranker:2.14.0")
+			if i < 68 {
+				p.Loop(at.Add(8*time.Second), at.Add(15*time.Second), "ranker", OOM, "loading the model", "Killed")
+			}
+			p.Start(at.Add(time.Minute), "ranker")
+			continue
+		}
+		name := fmt.Sprintf("service-%02d", i%23)
+		if hash[name] == "" {
+			hash[name] = random(10)
+		}
+		p := s.Pod(at, "shop", name+"-"+hash[name]+"-"+random(5), "registry.example/shop/"+name+":1.4.2")
+		p.Start(at.Add(7*time.Second), "app")
+		if i%3 == 0 {
+			p.Start(at.Add(7*time.Second), "proxy")
+		}
+	}
 }

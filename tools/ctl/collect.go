@@ -3,10 +3,13 @@
 package ctl
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -33,7 +36,20 @@ type collector struct {
 	history    *page.History
 	missing    string // the reason if the history could not be read
 	unreadable int
+	facts      map[string]fact // by the ID of a pod or of a container that has ended
+	disk       *berthv1.DiskResponse
+	diskAt     time.Time
 }
+
+// fact is what does not change, and is asked for once.
+type fact struct {
+	ip     string
+	code   int32
+	reason string
+}
+
+// diskEvery is how often the disk is measured.
+const diskEvery = 30 * time.Second
 
 func newCollector(c *client.Client, since time.Duration) *collector {
 	return &collector{client: c, since: since, history: page.NewHistory()}
@@ -80,7 +96,7 @@ func (c *collector) model(ctx context.Context) (page.Model, error) {
 
 // live asks how things are now.
 func (c *collector) live(ctx context.Context) *page.Live {
-	l := &page.Live{At: time.Now(), Pods: []page.PodUse{}, Held: []page.Held{}}
+	l := &page.Live{At: time.Now(), Node: machine("/proc"), Pods: []page.PodUse{}, Held: []page.Held{}}
 	ask := func(what string, f func(ctx context.Context) error) {
 		ctx, cancel := context.WithTimeout(ctx, liveTimeout)
 		defer cancel()
@@ -96,23 +112,46 @@ func (c *collector) live(ctx context.Context) *page.Live {
 		_ = json.Unmarshal([]byte(st.GetInfo()["warnings"]), &l.Warnings) // another runtime has none
 		return err
 	})
+	known := c.facts
+	c.facts = map[string]fact{}
+	once := func(id string, ask func() (fact, error)) (f fact, ok bool) {
+		if f, ok = known[id]; !ok {
+			var err error
+			f, err = ask()
+			ok = err == nil
+		}
+		if ok {
+			c.facts[id] = f
+		}
+		return f, ok
+	}
 	pods, rowOf := map[string]*page.PodUse{}, map[string]string{} // by row; by the ID of a sandbox
 	ask("The list of pods", func(ctx context.Context) error {
 		list, err := c.client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 		for _, p := range list.GetItems() {
 			name := p.GetMetadata().GetNamespace() + "/" + p.GetMetadata().GetName()
 			rowOf[p.GetId()] = name
+			ready := p.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY
 			if pods[name] == nil {
 				pods[name] = &page.PodUse{Row: name}
 			}
-			if p.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY {
-				pods[name].Ready = true
+			use := pods[name]
+			if use.ID == "" || ready {
+				use.ID, use.Created = p.GetId(), time.Unix(0, p.GetCreatedAt())
+			}
+			if ready {
+				use.Ready = true
 				l.Node.PodsReady++
+				f, _ := once(p.GetId(), func() (fact, error) {
+					st, err := c.client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: p.GetId()})
+					return fact{ip: st.GetStatus().GetNetwork().GetIp()}, err
+				})
+				use.IP = f.ip
 			}
 		}
 		return err
 	})
-	c.containers(ask, pods, rowOf, l)
+	c.containers(ask, once, pods, rowOf, l)
 	ask("What pods use", func(ctx context.Context) error {
 		list, err := c.client.ListPodSandboxStats(ctx, &runtimeapi.ListPodSandboxStatsRequest{})
 		for _, s := range list.GetStats() {
@@ -153,13 +192,29 @@ func (c *collector) live(ctx context.Context) *page.Live {
 		l.Pods = append(l.Pods, *p)
 	}
 	slices.SortFunc(l.Pods, func(x, y page.PodUse) int { return strings.Compare(x.Row, y.Row) })
-	machine(&l.Node)
+	if time.Since(c.diskAt) > diskEvery {
+		c.diskAt = time.Now()
+		ask("The disk", func(ctx context.Context) (err error) {
+			c.disk, err = c.client.Node.Disk(ctx, &berthv1.DiskRequest{})
+			if client.IsUnimplemented(err) { // another runtime
+				return nil
+			}
+			return err
+		})
+	}
+	l.Node.DiskTotal, l.Node.DiskFree = c.disk.GetTotal(), c.disk.GetFree()
 	return l
 }
 
 // containers asks for the state of containers, and for their resource use. Of those with one name
 // in a pod it takes the latest.
-func (c *collector) containers(ask func(string, func(context.Context) error), pods map[string]*page.PodUse, rowOf map[string]string, l *page.Live) {
+func (c *collector) containers(
+	ask func(string, func(context.Context) error),
+	once func(string, func() (fact, error)) (fact, bool),
+	pods map[string]*page.PodUse,
+	rowOf map[string]string,
+	l *page.Live,
+) {
 	type at struct {
 		pod *page.PodUse
 		i   int
@@ -180,15 +235,25 @@ func (c *collector) containers(ask func(string, func(context.Context) error), po
 			name := ct.GetMetadata().GetName()
 			key := p.Row + "/" + name
 			i := slices.IndexFunc(p.Containers, func(u page.ContainerUse) bool { return u.Name == name })
-			switch {
-			case i < 0:
-				i = len(p.Containers)
-				p.Containers = append(p.Containers, page.ContainerUse{Name: name, State: state})
-			case ct.GetCreatedAt() < newest[key]:
+			if i >= 0 && ct.GetCreatedAt() < newest[key] {
 				continue
-			default:
-				p.Containers[i] = page.ContainerUse{Name: name, State: state}
 			}
+			use := page.ContainerUse{Name: name, ID: ct.GetId(), State: state, Restarts: ct.GetMetadata().GetAttempt()}
+			use.Image = cmp.Or(ct.GetImage().GetUserSpecifiedImage(), ct.GetImage().GetImage())
+			if ct.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED {
+				f, ok := once(ct.GetId(), func() (fact, error) {
+					st, err := c.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: ct.GetId()})
+					return fact{code: st.GetStatus().GetExitCode(), reason: st.GetStatus().GetReason()}, err
+				})
+				if ok {
+					use.Code, use.Reason = &f.code, f.reason
+				}
+			}
+			if i < 0 {
+				i = len(p.Containers)
+				p.Containers = append(p.Containers, use)
+			}
+			p.Containers[i] = use
 			newest[key] = ct.GetCreatedAt()
 			byID[ct.GetId()] = at{p, i}
 		}
@@ -223,29 +288,72 @@ func number(v *runtimeapi.UInt64Value) *uint64 {
 	return &n
 }
 
-// machine reads the kernel's figures of the machine that the socket is on. Unknown ones are 0.
-func machine(n *page.NodeUse) {
+// machine reads the kernel's figures of the machine that the socket is on, from /proc. Unknown ones
+// are 0.
+func machine(proc string) (n page.NodeUse) {
 	n.CPUs = runtime.NumCPU()
-	if b, err := os.ReadFile("/proc/loadavg"); err == nil {
-		if f := strings.Fields(string(b)); len(f) > 0 {
-			n.Load1, _ = strconv.ParseFloat(f[0], 64)
+	fields := func(name, line string) []string { // of the line that begins with a word, or of the first
+		b, _ := os.ReadFile(filepath.Join(proc, name)) // an older kernel lacks some
+		for l := range strings.Lines(string(b)) {
+			if f := strings.Fields(l); len(f) > 1 && (line == "" || f[0] == line) {
+				return f
+			}
+		}
+		return []string{"", ""}
+	}
+	n.Load1, _ = strconv.ParseFloat(fields("loadavg", "")[0], 64)
+	kib := func(line string) uint64 {
+		v, _ := strconv.ParseUint(fields("meminfo", line)[1], 10, 64)
+		return v << 10
+	}
+	n.MemTotal, n.MemFree = kib("MemTotal:"), kib("MemAvailable:")
+	for _, what := range []string{"cpu", "memory", "io"} {
+		f := fields("pressure/"+what, "some")
+		if v, err := strconv.ParseFloat(strings.TrimPrefix(f[min(2, len(f)-1)], "avg60="), 64); err == nil {
+			if n.Pressure == nil {
+				n.Pressure = map[string]float64{}
+			}
+			n.Pressure[what] = v
 		}
 	}
-	b, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return
+	return n
+}
+
+// whyOf asks for the answer of `berth why` about a pod, in sentences.
+func whyOf(c *client.Client) func(ctx context.Context, row string) ([]string, error) {
+	return func(ctx context.Context, row string) ([]string, error) {
+		r, err := c.Node.Why(ctx, &berthv1.WhyRequest{Id: row})
+		if err != nil {
+			return nil, client.Explain(err)
+		}
+		said := []string{readable(r.GetWhat()), readable(r.GetWhy()), readable(r.GetBefore())}
+		if now := readable(r.GetNow()); now != "" {
+			said = append(said, "Now: "+now+".")
+		}
+		return slices.DeleteFunc(said, func(s string) bool { return s == "" }), nil
 	}
-	for line := range strings.Lines(string(b)) {
-		f := strings.Fields(line)
-		if len(f) < 2 {
-			continue
+}
+
+// explainRows adds the answers of `berth why`, as far as they come in time.
+func explainRows(ctx context.Context, c *client.Client, m *page.Model) {
+	ctx, cancel := context.WithTimeout(ctx, liveTimeout)
+	defer cancel()
+	ask := whyOf(c)
+	for i, r := range m.Rows {
+		m.Rows[i].Why, _ = ask(ctx, r.Name) // a report without is complete, too
+	}
+}
+
+// logLines is how many lines of a log are shown before those that follow.
+const logLines = 500
+
+// logOf writes the end of the log of a container and what follows, until the container ends.
+func logOf(c *client.Client) func(ctx context.Context, id string, w io.Writer) error {
+	return func(ctx context.Context, id string, w io.Writer) error {
+		o := logOptions{follow: true, stamps: true, tail: logLines, out: w, err: w}
+		if err := containerLog(ctx, c, object{id: id, name: short(id)}, o); err != nil {
+			return client.Explain(err)
 		}
-		kib, _ := strconv.ParseUint(f[1], 10, 64)
-		switch f[0] {
-		case "MemTotal:":
-			n.MemTotal = kib << 10
-		case "MemAvailable:":
-			n.MemFree = kib << 10
-		}
+		return nil
 	}
 }

@@ -58,6 +58,7 @@ func reportCommand(svc *service, pr *printer) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			explainRows(ctx, c, &m)
 			var doc bytes.Buffer
 			if pr.format == "json" {
 				e := json.NewEncoder(&doc)

@@ -5,7 +5,9 @@ package ctl
 import (
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -222,5 +224,38 @@ func TestTopFitsTheTerminal(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// The line of the node has what the kernel says, and nothing in place of what it does not.
+func TestTheNodesLineSaysWhatTheKernelKnows(t *testing.T) {
+	proc := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		path := filepath.Join(proc, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := nodeLine(proc); got != "" {
+		t.Errorf("without a /proc: %q", got)
+	}
+	write("loadavg", "1.42 0.90 0.50 2/700 4711\n")
+	write("meminfo", "MemTotal:       33554432 kB\nMemFree:         1048576 kB\nMemAvailable:   8388608 kB\n")
+	want := fmt.Sprintf("load 1.42 of %d CPUs, 8192 MiB of 32.0 GiB free", runtime.NumCPU())
+	if got := nodeLine(proc); got != want || machine(proc).Pressure != nil {
+		t.Errorf("%q, want %q", got, want)
+	}
+	write("pressure/cpu", "some avg10=0.00 avg60=9.99 avg300=0.00 total=1\n")
+	write("pressure/io", "some avg10=0.00 avg60=31.40 avg300=0.00 total=1\nfull avg10=1.00 avg60=2.00 avg300=0.00 total=1\n")
+	write("pressure/memory", "")
+	if got := nodeLine(proc); got != want+", 31% pressure on io" {
+		t.Errorf("%q", got)
+	}
+	if got := machine(proc).Pressure; len(got) != 2 || got["cpu"] != 9.99 {
+		t.Errorf("the pressure is %v", got)
 	}
 }

@@ -8,8 +8,7 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
-	"runtime"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,20 +47,18 @@ type content struct {
 }
 
 // nodeLine describes the load and the memory of the node, on which this command runs, too.
-func nodeLine() string {
-	load, err := os.ReadFile("/proc/loadavg")
-	mem, merr := os.ReadFile("/proc/meminfo")
-	if err != nil || merr != nil {
+func nodeLine(proc string) string {
+	n := machine(proc)
+	if n.MemTotal == 0 {
 		return ""
 	}
-	kib := map[string]uint64{}
-	for l := range strings.Lines(string(mem)) {
-		if f := strings.Fields(l); len(f) > 1 {
-			kib[f[0]], _ = strconv.ParseUint(f[1], 10, 64)
+	line := fmt.Sprintf("load %.2f of %d CPUs, %s of %s free", n.Load1, n.CPUs, size(n.MemFree), size(n.MemTotal))
+	for _, what := range slices.Sorted(maps.Keys(n.Pressure)) {
+		if v := n.Pressure[what]; v >= 10 {
+			line += fmt.Sprintf(", %.0f%% pressure on %s", v, what)
 		}
 	}
-	return fmt.Sprintf("load %s of %d CPUs, %s of %s memory free", strings.Fields(string(load) + " -")[0], runtime.NumCPU(),
-		size(kib["MemAvailable:"]<<10), size(kib["MemTotal:"]<<10))
+	return line
 }
 
 // topPage is one thing that top shows.
@@ -309,7 +306,7 @@ func (p *topPage) ask(ctx context.Context, c *client.Client) (content, error) {
 	if p.kind == podsPage {
 		rows := n.pods()
 		n.reasons(ctx, c, rows)
-		return content{rows: rows, node: nodeLine()}, nil
+		return content{rows: rows, node: nodeLine("/proc")}, nil
 	}
 	rows := n.containers(p.of.id)
 	for i, r := range rows {
@@ -320,7 +317,7 @@ func (p *topPage) ask(ctx context.Context, c *client.Client) (content, error) {
 			rows[i].remark = row.exit()
 		}
 	}
-	return content{rows: rows, node: nodeLine()}, nil
+	return content{rows: rows, node: nodeLine("/proc")}, nil
 }
 
 // mostReasons is how many ends are asked for at one look.

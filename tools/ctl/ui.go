@@ -41,9 +41,9 @@ func uiCommand(svc *service) *cobra.Command {
 			}
 			defer l.Close()
 			token := page.NewToken()
-			collect := newCollector(c, since)
+			source := page.Source{Model: newCollector(c, since).model, Why: whyOf(c), Log: logOf(c)}
 			server := &http.Server{
-				Handler:           page.NewHandler(token, collect.model),
+				Handler:           page.NewHandler(token, source),
 				ReadHeaderTimeout: 5 * time.Second,
 				ReadTimeout:       10 * time.Second,
 				WriteTimeout:      time.Minute,

@@ -18,7 +18,8 @@
 //   - The texts of pods, images, logs and errors are data. It is never markup, on any path.
 //   - The file has at most [MaxBytes]. If there is too much, the least important lines are left
 //     out, the routine first and the newest exit last, and the page shows how much was left out.
-//   - All content of the page is in the Model, which is JSON.
+//   - All content of the page is in the Model, which is JSON. A live page asks besides for the answer
+//     of `berth why` about the row that is open, and has links to logs.
 //   - Only a client with the token gets an answer from the handler, and cannot change anything with
 //     it.
 //
@@ -34,6 +35,7 @@
 //	kinds.go    which mark an event is, and how much it matters
 //	fold.go     leaving lines out if there is too much
 //	write.go    the compact form of a model, and the file
+//	summary.go  what a person who opens the page each day looks for first
 //	serve.go    the handler: token, host, method, headers
 //	page.html, page.css, page.js are for the browser
 package page

@@ -205,12 +205,14 @@ func (h *History) Model(w Window, live *Live) Model {
 	if live != nil {
 		m.addQuiet(live)
 		for i, held := range live.Held {
+			live.Held[i].Late = held.late()
 			if held.Row == "" {
 				live.Held[i].Row = h.rowOf[held.ID]
 				live.Held[i].Container = h.names[held.ID].Container
 			}
 		}
 	}
+	m.Summary = m.summary()
 	return m
 }
 
@@ -233,6 +235,7 @@ func (m *Model) addQuiet(live *Live) {
 				Counts:     map[MarkKind]int{},
 			}
 			row.Namespace, row.Pod, _ = strings.Cut(p.Row, "/")
+			row.Workload = workload(row.Pod)
 			for _, c := range p.Containers {
 				row.Containers = append(row.Containers, c.Name)
 				if c.State == "running" {

@@ -17,6 +17,7 @@ type Model struct {
 	Away []Away `json:"away,omitempty"`
 	// Missing describes the gaps of the history.
 	Missing []string `json:"missing,omitempty"`
+	Summary []Card   `json:"summary"`
 	Folded  Folded   `json:"folded"`
 	Live    *Live    `json:"live,omitempty"`
 	// Last is the number of the newest record that is in it.
@@ -51,6 +52,7 @@ type Row struct {
 	Name       string   `json:"name"` // NAMESPACE/POD, or an ID where that is not known
 	Namespace  string   `json:"namespace"`
 	Pod        string   `json:"pod"`
+	Workload   string   `json:"workload"` // the pod's name without the part that tells it from its like
 	UID        string   `json:"uid,omitempty"`
 	Containers []string `json:"containers"` // names, in the order of their appearance
 	// of the latest, by name; the ID of the sandbox is under ""
@@ -62,7 +64,8 @@ type Row struct {
 	// Counts are how many marks of each kind there are, those that were left out included.
 	Counts map[MarkKind]int `json:"counts"`
 	Folded Folded           `json:"folded"`
-	Last   uint64           `json:"last"` // the number of the newest record
+	Last   uint64           `json:"last"`          // the number of the newest record
+	Why    []string         `json:"why,omitempty"` // the sentences of `berth why`
 }
 
 // BarKind is the kind of a bar.
@@ -188,11 +191,19 @@ type NodeUse struct {
 	Running   int     `json:"containers_running"`
 	NanoCores uint64  `json:"pods_cpu_nanocores"` // of all pods together
 	Memory    uint64  `json:"pods_memory_bytes"`
+	DiskTotal uint64  `json:"disk_total,omitempty"` // of the images
+	DiskFree  uint64  `json:"disk_available,omitempty"`
+	// Pressure is which percentage of the last minute something waited for the CPU, memory or disks,
+	// by the kernel's names: cpu, memory and io.
+	Pressure map[string]float64 `json:"pressure,omitempty"`
 }
 
 // PodUse is the resource use of a pod. A nil number is not known.
 type PodUse struct {
 	Row        string         `json:"row"` // NAMESPACE/POD
+	ID         string         `json:"id"`
+	IP         string         `json:"ip,omitempty"`
+	Created    time.Time      `json:"created"`
 	Ready      bool           `json:"ready"`
 	NanoCores  *uint64        `json:"cpu_nanocores,omitempty"`
 	Memory     *uint64        `json:"memory_bytes,omitempty"`
@@ -202,7 +213,12 @@ type PodUse struct {
 // ContainerUse is the resource use of a container.
 type ContainerUse struct {
 	Name      string  `json:"name"`
+	ID        string  `json:"id"`
 	State     string  `json:"state"`
+	Image     string  `json:"image,omitempty"`
+	Restarts  uint32  `json:"restarts"`
+	Code      *int32  `json:"code,omitempty"` // of one that has ended
+	Reason    string  `json:"reason,omitempty"`
 	NanoCores *uint64 `json:"cpu_nanocores,omitempty"`
 	Memory    *uint64 `json:"memory_bytes,omitempty"`
 	Limit     *uint64 `json:"memory_limit_bytes,omitempty"`
@@ -219,5 +235,6 @@ type Held struct {
 	Age       float64   `json:"age"` // in seconds
 	Tries     int       `json:"tries"`
 	Err       string    `json:"error,omitempty"`
+	Late      bool      `json:"late"` // it takes long, or has failed before
 	Text      string    `json:"text"` // in words, as in `berth why`
 }

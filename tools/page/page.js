@@ -16,11 +16,11 @@
     error: { name: 'Error', plural: 'Errors', color: 'error', shape: 'cross', bad: 3 },
     oom: { name: 'OOM kill', plural: 'OOM kills', color: 'oom', shape: 'diamond', bad: 4 },
     unknown: { name: 'Unknown end', plural: 'Unknown ends', color: 'unknown', shape: 'question', bad: 3 },
-    'not-made': { name: 'Not made or pulled', color: 'notmade', shape: 'up', bad: 3 },
-    'probe-kill': { name: 'Probe kill or stop', plural: 'Probe kills and stops', color: 'probe', shape: 'down', bad: 2 },
+    'not-made': { name: 'Not made', color: 'notmade', shape: 'up', bad: 3 },
+    'probe-kill': { name: 'Probe kill', plural: 'Probe kills', color: 'probe', shape: 'down', bad: 2 },
     'oom-survived': { name: 'OOM survived', color: 'oom', shape: 'hollow', bad: 2 },
     'shim-lost': { name: 'Shim lost', color: 'error', shape: 'star', bad: 4 },
-    stopped: { name: 'Ended by a stop', color: 'stopped', shape: 'square', bad: 0 },
+    stopped: { name: 'Stopped', color: 'stopped', shape: 'square', bad: 0 },
     completed: { name: 'Completed', color: 'completed', shape: 'ring', bad: 0 },
     exec: { name: 'Exec', plural: 'Execs', color: 'exec', shape: 'prompt', bad: 0 },
   };
@@ -34,21 +34,20 @@
   const BARS = {
     sandbox: 'Pod sandbox', pull: 'Pull', create: 'Starts', run: 'Runs', release: 'Released', folded: 'Several attempts',
   };
-  const LEGEND_BARS = ['pull', 'create', 'run', 'release'];
 
   // ---- The data, as write.go packs them.
   const state = {
-    rows: new Map(), node: [], away: [], missing: [], folded: {}, live: null, host: '', from: 0, to: 0, last: 0, poll: 0,
+    rows: new Map(), node: [], away: [], missing: [], summary: [], folded: {}, live: null, host: '', from: 0, to: 0, last: 0, poll: 0,
     view: null, follow: true, shown: [], tops: [], height: 0, chosen: '', open: false, at: null, only: new Set(), pods: new Map(), held: new Map(),
-    problem: '',
+    problem: '', why: {}, group: true, dense: false, groups: new Map(), opened: new Set(),
   };
 
   function unpack(d) {
     const W = d.words, B = d.base, at = (t) => (t === null ? null : B + t);
     for (const r of d.rows) {
       const row = {
-        name: r.n, ns: r.ns, pod: r.n.slice(r.ns.length + 1), uid: r.uid, containers: r.c, ids: r.ids,
-        crashes: r.x || [], counts: r.k, folded: r.f, bars: [], marks: [], lines: [],
+        name: r.n, ns: r.ns, pod: r.n.slice(r.ns.length + 1), workload: r.w, uid: r.uid, containers: r.c, ids: r.ids,
+        crashes: r.x || [], counts: r.k, folded: r.f, why: r.y, bars: [], marks: [], lines: [],
       };
       let t = B;
       for (let i = 0; i < r.b.length; i += 5) {
@@ -65,7 +64,7 @@
       t = B;
       for (let i = 0; i < r.m.length; i += 5) {
         t += r.m[i + 3];
-        row.marks.push({ kind: W[r.m[i]], c: W[r.m[i + 1]], n: r.m[i + 2], at: t, text: W[r.m[i + 4]] });
+        row.marks.push({ of: row.name, kind: W[r.m[i]], c: W[r.m[i + 1]], n: r.m[i + 2], at: t, text: W[r.m[i + 4]] });
       }
       t = B;
       for (let i = 0; i < r.l.length; i += 7) {
@@ -78,7 +77,6 @@
       for (const k in r.k) if (MARKS[k]) row.bad += MARKS[k].bad * r.k[k];
       for (const m of row.marks) if (MARKS[m.kind] && MARKS[m.kind].bad) row.lastBad = Math.max(row.lastBad, m.at);
       row.lanes = Math.max(1, Math.min(6, row.containers.length));
-      row.h = Math.max(38, 14 + row.lanes * 13);
       state.rows.set(row.name, row);
     }
     if (!d.partial) {
@@ -90,6 +88,8 @@
     state.node = d.node.map((n) => ({ kind: n[0], at: at(n[1]), text: n[2] }));
     state.away = d.away.map((a) => ({ from: at(a[0]), to: at(a[1]), text: a[2] }));
     state.missing = d.missing || [];
+    state.summary = d.summary || [];
+    state.why = d.why || {};
     state.last = d.last;
     state.poll = d.poll || state.poll;
     if (d.live) {
@@ -104,11 +104,8 @@
     }
   }
 
-  // late says whether an operation takes long or has failed before. A session takes as long as a person likes.
-  const late = (h) => h.error || h.tries > 1 || h.age > 10 && !['exec', 'attach', 'port-forward'].includes(h.kind);
-
   // stuck says whether something of a row does not get on now.
-  const stuck = (row) => (state.held.get(row.name) || []).some(late) ||
+  const stuck = (row) => row.group ? row.group.some(stuck) : (state.held.get(row.name) || []).some((h) => h.late) ||
     (!state.live && row.bars.some((b) => b.held && b.len === null)) ||
     row.bars.some((b) => b.kind === 'create' && b.held && b.len === null);
 
@@ -135,7 +132,7 @@
     const u = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
     let i = 0;
     while (n >= 1024 && i < u.length - 1) { n /= 1024; i++; }
-    return (i && n < 100 ? n.toFixed(1) : Math.round(n)) + ' ' + u[i];
+    return (i && n < 10 ? n.toFixed(1) : Math.round(n)) + ' ' + u[i];
   };
   const cores = (n) => (n === undefined || n === null ? '\u2013' : n >= 1e9 ? (n / 1e9).toFixed(2) : Math.round(n / 1e6) + 'm');
   const nameOf = (m, n) => (n === 1 ? m.name : m.plural || m.name);
@@ -221,7 +218,7 @@
   }
 
   // ---- Which rows are shown, in which order.
-  function match(row, text, ns, words) {
+  function match(row, ns, words) {
     if (ns && row.ns !== ns) return false;
     for (const k of state.only) {
       if (k === 'held' ? !stuck(row) : !row.counts[k]) return false;
@@ -240,7 +237,7 @@
   function choose() {
     const text = $('filter').value.trim().toLowerCase(), ns = $('namespace').value, by = $('order').value;
     const words = text.split(/\s+/).filter(Boolean);
-    const use = (row, k) => (state.pods.get(row.name) || {})[k] || 0;
+    const use = (row, k) => row.group ? row.group.reduce((n, r) => n + use(r, k), 0) : (state.pods.get(row.name) || {})[k] || 0;
     const orders = {
       trouble: (x, y) => stuck(y) - stuck(x) || y.bad - x.bad,
       recent: (x, y) => y.lastBad - x.lastBad,
@@ -248,19 +245,54 @@
       cpu: (x, y) => use(y, 'cpu_nanocores') - use(x, 'cpu_nanocores'),
       memory: (x, y) => use(y, 'memory_bytes') - use(x, 'memory_bytes'),
     };
-    state.shown = [...state.rows.values()].filter((r) => match(r, text, ns, words))
-      .sort((x, y) => orders[by](x, y) || (x.name < y.name ? -1 : 1));
+    const order = (x, y) => orders[by](x, y) || (x.name < y.name ? -1 : 1);
+    const found = [...state.rows.values()].filter((r) => match(r, ns, words)).sort(order);
+    state.shown = state.group ? grouped(found).sort(order).flatMap((r) => r.group && state.opened.has(r.name) ? [r, ...r.group] : [r]) : found;
     state.tops = [];
     let top = 0;
-    for (const r of state.shown) { state.tops.push(top); top += r.h; }
+    for (const r of state.shown) {
+      r.h = state.dense ? Math.max(21, 8 + r.lanes * lane()) : Math.max(38, 14 + r.lanes * lane());
+      state.tops.push(top);
+      top += r.h;
+    }
+    document.body.classList.toggle('dense', state.dense);
+    columns();
     state.height = top;
     $('inner').style.height = Math.max(top, 0) + 'px';
     $('empty').hidden = state.shown.length > 0;
-    $('count').textContent = state.shown.length === state.rows.size ? state.rows.size + ' pods' : state.shown.length + ' of ' + state.rows.size + ' pods';
+    $('count').textContent = (found.length === state.rows.size ? '' : found.length + ' of ') + state.rows.size + (state.rows.size === 1 ? ' pod' : ' pods');
     overview = null;
     labelled = '';
     draw();
   }
+
+  // grouped puts the rows of each workload with several pods into one. The bars and marks of all are in one lane.
+  function grouped(rows) {
+    const by = new Map(), before = state.groups;
+    for (const r of rows) {
+      const key = r.ns + '/' + r.workload + '/'; // which is the name of no pod
+      if (by.has(key)) by.get(key).push(r); else by.set(key, [r]);
+    }
+    state.groups = new Map();
+    const list = [];
+    for (const [name, group] of by) {
+      if (group.length === 1) { list.push(group[0]); continue; }
+      let g = before.get(name);
+      if (!g || g.group.length !== group.length || g.group.some((r, i) => r !== group[i])) {
+        const r = group[0], sum = (k) => group.reduce((n, x) => n + (x.counts[k] || 0), 0);
+        g = {
+          name, group, ns: r.ns, pod: r.workload, workload: r.workload, containers: [], crashes: [], lanes: 1,
+          bars: group.flatMap((x) => x.bars).sort((x, y) => x.from - y.from), marks: group.flatMap((x) => x.marks).sort((x, y) => x.at - y.at),
+          counts: Object.fromEntries(Object.keys(MARKS).map((k) => [k, sum(k)]).filter(([, n]) => n)),
+          bad: group.reduce((n, x) => n + x.bad, 0), lastBad: Math.max(...group.map((x) => x.lastBad)),
+        };
+      }
+      state.groups.set(name, g);
+      list.push(g);
+    }
+    return list;
+  }
+  const rowOf = (name) => state.rows.get(name) || state.groups.get(name);
 
   // rowAt returns the index of the row at a height.
   function rowAt(y) {
@@ -370,14 +402,15 @@
     paintLabels(top);
   }
 
-  const LANE = 13, BAR = 9;
-  const laneTop = (row, y) => y + Math.round((row.h - row.lanes * LANE) / 2) + 2;
+  const lane = () => (state.dense ? 8 : 13), thick = () => lane() - (state.dense ? 2 : 4);
+  const laneTop = (row, y) => y + Math.round((row.h - row.lanes * lane()) / 2) + (state.dense ? 1 : 2);
+  const middle = (row, c, y) => (c === '' ? y + row.h / 2 : laneTop(row, y) + laneOf(row, c) * lane() + thick() / 2);
   const laneOf = (row, c) => Math.min(row.lanes - 1, Math.max(0, row.containers.indexOf(c)));
   function place(row, b, y) {
     const x0 = b.from === null ? -10 : X(b.from), x1 = b.len === null ? X(state.to) : (b.from === null ? X(state.from) : X(b.from)) + b.len / (state.view.to - state.view.from) * width;
     if (b.kind === 'sandbox') return [x0, x1, y + 3, row.h - 7];
     if (b.c === '' || b.kind === 'pull') return [x0, x1, b.kind === 'release' ? y + row.h - 7 : y + 3, 4];
-    return [x0, x1, laneTop(row, y) + laneOf(row, b.c) * LANE, BAR];
+    return [x0, x1, laneTop(row, y) + laneOf(row, b.c) * lane(), thick()];
   }
 
   function paintRow(g, row, y) {
@@ -411,7 +444,7 @@
         }
         const a = Math.max(-8, x0), z = Math.min(width + 8, x1);
         bar(g, b.kind, b.held, a, top, z - a, h);
-        if (b.kind === 'folded' && z - a > 90) {
+        if (b.kind === 'folded' && z - a > 90 && !row.group && !state.dense) {
           const text = b.count + ' attempts: ' + b.note;
           g.font = '600 10px system-ui, sans-serif';
           const tw = g.measureText(text).width;
@@ -432,11 +465,10 @@
         if (m.kind !== k) continue;
         const x = X(m.at);
         if (x < -8 || x > width + 8) continue;
-        const cy = m.c === '' ? y + row.h / 2 : laneTop(row, y) + laneOf(row, m.c) * LANE + BAR / 2;
-        const key = k + cy;
+        const cy = middle(row, m.c, y), key = k + cy;
         if (drawn.has(key) && x - drawn.get(key) < 8) continue;
         drawn.set(key, x);
-        shape(g, k, x, cy, 4.6);
+        shape(g, k, x, cy, state.dense ? 3.7 : 4.6);
       }
     }
   }
@@ -536,6 +568,63 @@
     return parts.join(', ');
   }
 
+  // ---- The labels: the cells of a row, beside each other as far as there is room.
+  const age = (ms) => { // in at most four letters
+    const s = Math.max(0, ms) / 1000;
+    return s < 60 ? Math.floor(s) + 's' : s < 3600 ? Math.floor(s / 60) + 'm' : s < 172800 ? Math.floor(s / 3600) + 'h' : Math.floor(s / 86400) + 'd';
+  };
+  const imageName = (image) => (image.startsWith('sha256:') ? image.slice(0, 19) : image.slice(image.lastIndexOf('/') + 1).replace(/@.*/, ''));
+  const ended = (c) => (c.reason || 'exited') + (c.code === undefined || c.reason === 'Completed' ? '' : ' ' + c.code);
+  const times = (n, word) => n + ' ' + word + (n === 1 ? '' : 's');
+
+  // cells are what is said of a row: its state, how bad that is, restarts, age, address, image and use.
+  function cells(row) {
+    if (row.group) {
+      const all = row.group.map(cells), ready = row.group.filter((r) => (state.pods.get(r.name) || {}).ready).length;
+      const images = new Set(all.map((c) => c.image).filter(Boolean));
+      return { state: stuck(row) ? 'waits' : summary(row) || all[0].state, bad: stuck(row) ? 'held' : row.bad ? 'bad' : '', restarts: all.reduce((n, c) => n + c.restarts, 0),
+        age: '', ip: state.live ? ready + ' ready' : '', image: images.size === 1 ? [...images][0] : images.size ? images.size + ' images' : '', use: '' };
+    }
+    const p = state.pods.get(row.name), cts = (p && p.containers) || [];
+    const out = { state: '', bad: '', restarts: cts.reduce((n, c) => n + c.restarts, 0), age: '', ip: '', image: [...new Set(cts.map((c) => imageName(c.image || '')))].join(', '), use: '' };
+    const failed = cts.find((c) => c.state === 'exited' && c.code), last = row.marks.findLast((m) => ['completed', 'error', 'oom', 'stopped', 'unknown', 'not-made'].includes(m.kind));
+    const crash = row.crashes.filter((c) => c.count > 1).sort((x, y) => y.count - x.count)[0], running = cts.filter((c) => c.state === 'running');
+    if (stuck(row)) [out.state, out.bad] = ['waits', 'held'];
+    else if (failed) [out.state, out.bad] = [ended(failed) + (crash ? ' \u00d7' + crash.count : ''), 'bad'];
+    else if (crash && (!p || p.ready)) [out.state, out.bad] = [crash.reason + ' ' + crash.code + ' \u00d7' + crash.count, 'bad'];
+    else if (p && p.ready) out.state = running.length ? 'running' + (cts.length > 1 ? ' ' + running.length + '/' + cts.length : '') : cts.length ? ended(cts[0]) : 'ready';
+    else if (last) [out.state, out.bad] = [MARKS[last.kind].name, MARKS[last.kind].bad ? 'bad' : ''];
+    else if (state.live) out.state = p ? 'stopped' : 'gone';
+    if (p) {
+      out.age = age(Date.parse(state.live.at) - Date.parse(p.created));
+      out.ip = p.ip || '';
+      if (running.length) out.use = cores(p.cpu_nanocores) + ' \u00b7 ' + size(p.memory_bytes);
+    }
+    return out;
+  }
+
+  // columns finds how wide each cell has to be, so that none is cut if there is room for all.
+  function columns() {
+    const g = $('axis').getContext('2d'), family = getComputedStyle(document.body).fontFamily, most = { name: 110, state: 60, second: 0, ip: 30, image: 40, use: 0 };
+    const measure = (k, text, font) => { g.font = font + ' ' + family; most[k] = Math.max(most[k], Math.ceil(g.measureText(text).width) + 2); };
+    for (const r of state.shown) {
+      const c = cells(r);
+      measure('name', (r.pod || r.name) + (r.group ? ' \u00d7' + r.group.length : ''), '600 13px');
+      measure('state', c.state, '13px');
+      measure('second', c.restarts ? times(c.restarts, 'restart') : '', '12px');
+      measure('ip', c.ip, '12px');
+      measure('image', c.image, '13px');
+      measure('use', c.use, '12px');
+    }
+    const wide = innerWidth > 900, pair = (x, y) => (state.dense ? x + y + 10 : Math.max(x, y));
+    const list = [pair(Math.min(most.state, 230), most.second), pair(30, most.ip), state.dense ? most.image : Math.max(most.image, most.use)];
+    const rest = innerWidth * 0.62 - list[0] - list[1] - 70, style = document.documentElement.style;
+    list[2] = Math.max(100, Math.min(list[2], rest - most.name));
+    const name = Math.max(130, Math.min(most.name + (state.group ? 34 : 0), rest - list[2]));
+    style.setProperty('--cells', list.map((n) => n + 'px').join(' '));
+    style.setProperty('--labels', wide ? name + list[0] + list[1] + list[2] + 54 + 'px' : '150px');
+  }
+
   function paintLabels(top) {
     let i = Math.max(0, rowAt(top) < 0 ? 0 : rowAt(top) - 4), j = i;
     while (j < state.shown.length && state.tops[j] < top + high + 160) j++;
@@ -544,25 +633,20 @@
     labelled = key;
     const made = [];
     for (; i < j; i++) {
-      const r = state.shown[i], use = state.pods.get(r.name);
-      const name = el('div', 'name', el('span', '', r.pod || r.name));
-      if (stuck(r)) name.append(el('span', 'badge held', 'held'));
-      else if (r.crashes.some((c) => c.count > 1 && use && use.ready)) {
-        const b = el('span', 'badge bad', '\u00d7' + Math.max(...r.crashes.map((c) => c.count)));
-        b.title = 'crashes in a row';
-        name.append(b);
-      }
-      const sub = el('div', 'sub', r.ns + (use && (use.cpu_nanocores !== undefined || use.memory_bytes !== undefined) ? ' \u00b7 ' + cores(use.cpu_nanocores) + ' \u00b7 ' + size(use.memory_bytes) : use ? (use.ready ? '' : ' \u00b7 stopped') : state.live ? ' \u00b7 gone' : ''));
-      const e = el('div', 'label', name, sub);
+      const r = state.shown[i], c = cells(r), within = state.group && i > 0 && !r.group && state.opened.has(r.ns + '/' + r.workload + '/') && state.groups.has(r.ns + '/' + r.workload + '/');
+      const name = el('div', 'name', r.group ? el('span', 'open', state.opened.has(r.name) ? '\u25be' : '\u25b8') : null, el('span', 'pod', r.pod || r.name), r.group ? el('span', 'n', '\u00d7' + r.group.length) : null);
+      const cell = (cls, ...text) => el('div', 'cell ' + cls, ...text.map((t) => el('span', '', t)));
+      const e = el('div', 'label' + (within ? ' within' : ''), el('div', 'cell named', name, el('span', 'sub', r.ns)), cell('state ' + c.bad, c.state, c.restarts ? times(c.restarts, 'restart') : ''),
+        cell('age', c.age, c.ip), cell('image', c.image, c.use));
       e.style.top = state.tops[i] + 'px';
       e.style.height = r.h + 'px';
       e.id = 'row' + i;
-      e.title = r.name;
-      e.setAttribute('role', 'option');
+      e.title = r.ns + '/' + r.pod + (c.image ? '\n' + c.image : '');
+      e.setAttribute('role', 'treeitem');
+      e.setAttribute('aria-level', within ? '2' : '1');
+      if (r.group) e.setAttribute('aria-expanded', String(state.opened.has(r.name)));
       e.setAttribute('aria-selected', String(r.name === state.chosen));
-      e.setAttribute('aria-setsize', String(state.shown.length));
-      e.setAttribute('aria-posinset', String(i + 1));
-      e.setAttribute('aria-label', r.name + (stuck(r) ? ', held' : '') + (summary(r) ? ', ' + summary(r) : ''));
+      e.setAttribute('aria-label', (r.group ? r.ns + '/' + r.pod + ', ' + times(r.group.length, 'pod') : r.name) + ', ' + [c.state, c.restarts ? times(c.restarts, 'restart') : '', summary(r)].filter(Boolean).join(', '));
       e.dataset.row = r.name;
       made.push(e);
     }
@@ -582,19 +666,26 @@
     $('host').textContent = state.host;
     const l = state.live;
     if (l) {
-      fill($('conditions'), ...(l.conditions || []).map((c) => {
-        const e = el('span', 'condition' + (c.ready ? '' : ' bad'), c.name.replace('Ready', '') + (c.ready ? ' ready' : ' not ready'));
+      const down = (l.conditions || []).filter((c) => !c.ready), n = l.node, waits = (l.held || []).filter((h) => h.late).length;
+      fill($('conditions'), ...(down.length ? down : (l.conditions || []).slice(0, 1)).map((c) => {
+        const e = el('span', 'condition' + (c.ready ? '' : ' bad'), c.ready ? 'ready' : c.name.replace('Ready', '') + ' not ready');
         e.title = c.why || '';
         return e;
       }));
-      const n = l.node, held = (l.held || []).filter(late).length;
-      const list = [number('Pods', String(n.pods_ready)), number('Containers', String(n.containers_running)), number('Held', String(held), held > 0)];
-      list.unshift(number(state.poll ? 'Live' : 'As of', clock(Date.parse(l.at))));
-      list.push(number('CPU of pods', cores(n.pods_cpu_nanocores) + (n.cpus ? ' of ' + n.cpus : '')));
-      list.push(number('Memory of pods', size(n.pods_memory_bytes) + (n.mem_total ? ' of ' + size(n.mem_total) : '')));
-      if (n.load1) list.push(number('Load', n.load1.toFixed(2)));
+      const part = (free, total) => { const [x, y] = [size(total - free), size(total)]; return (x.split(' ')[1] === y.split(' ')[1] ? x.split(' ')[0] : x) + ' of ' + y; };
+      const list = [number(state.poll ? 'Live' : 'As of', clock(Date.parse(l.at))), number('Pods', String(n.pods_ready)), number('Containers', String(n.containers_running)),
+        number('Waits', String(waits), waits > 0), number('CPU', cores(n.pods_cpu_nanocores) + (n.cpus ? ' of ' + n.cpus : ''))];
+      if (n.mem_total) list.push(number('Memory', part(n.mem_available, n.mem_total), n.mem_available < n.mem_total / 10));
+      if (n.disk_total) list.push(number('Disk', part(n.disk_available || 0, n.disk_total), (n.disk_available || 0) < n.disk_total / 10));
+      if (n.pressure) {
+        const some = Object.entries(n.pressure).filter(([, v]) => v >= 5);
+        const e = number('Pressure', some.map(([k, v]) => k + ' ' + Math.round(v) + '%').join(' ') || 'none', some.some(([, v]) => v >= 20));
+        e.title = 'How much of the last minute something waited for it';
+        list.push(e);
+      }
       fill($('numbers'), ...list);
     }
+    paintSummary();
     const notes = [];
     if (state.problem) notes.push(state.problem);
     notes.push(...state.missing);
@@ -606,6 +697,32 @@
     if (f.logs) left.push(f.logs + ' lines of logs');
     if (left.length) notes.push('So that this page stays small, these are left out: ' + left.join('; ') + '. `berth timeline POD` has all that the node keeps.');
     fill($('notices'), ...notes.map((n) => el('p', '', n)));
+  }
+
+  // paintSummary says in one line what there is, and below it the items of each. On a calm node the line is all.
+  function paintSummary() {
+    const d = $('summary'), today = day(state.from) === day(state.to);
+    const some = state.summary.filter((c) => c.items.length);
+    fill(d.firstElementChild, 'Since ' + (today ? '' : day(state.from) + ' ') + clock(state.from).slice(0, 5) + ': ', ...state.summary.flatMap((c, i) => [i ? ', ' : '', c.items.length ? el('b', '', c.said) : c.said]), '.');
+    fill($('cards'), ...some.map((c) => {
+      const list = el('ul', '', ...c.items.map((i) => {
+        const b = el(state.rows.has(i.row) ? 'button' : 'div', 'item', i.at ? el('time', '', (day(Date.parse(i.at)) === day(state.to) ? '' : day(Date.parse(i.at)).slice(5) + ' ') + clock(Date.parse(i.at)).slice(0, 5)) : null, i.title ? el('b', '', i.title + ' ') : null, i.text);
+        if (b.tagName === 'BUTTON') { b.type = 'button'; b.addEventListener('click', () => reveal(i.row, i.at ? { t: Date.parse(i.at), c: '', fresh: true } : null)); }
+        return el('li', '', b);
+      }));
+      return el('section', 'card', el('h2', '', c.name + ' ', el('span', '', String(c.items.length))), list);
+    }));
+    d.classList.toggle('calm', !some.length);
+  }
+
+  // reveal opens a row wherever it is: in a group that is closed, or hidden by a filter.
+  function reveal(name, at) {
+    const row = state.rows.get(name);
+    if (!row) return;
+    state.opened.add(row.ns + '/' + row.workload + '/');
+    choose();
+    if (!state.shown.includes(row)) { $('filter').value = $('namespace').value = ''; state.only.clear(); paintLegend(); choose(); }
+    pick(name, true, at);
   }
 
   function glyph(kind, isBar) {
@@ -638,10 +755,8 @@
       });
       return b;
     };
-    const list = [chip('held', glyph('held', true), 'Held', held)];
+    const list = [chip('held', glyph('held', true), 'Waits', held)];
     for (const k in MARKS) if (total[k] || state.only.has(k) || k === 'error' || k === 'oom') list.push(chip(k, glyph(k), MARKS[k].plural || MARKS[k].name, total[k] || 0));
-    list.push(el('span', 'sep'));
-    for (const k of LEGEND_BARS) list.push(el('span', 'key', glyph(k, true), BARS[k]));
     fill($('legend'), ...list);
   }
 
@@ -653,9 +768,6 @@
   }
 
   // ---- The detail of a pod.
-  const table = (heads, rows) => el('table', '', el('thead', '', el('tr', '', ...heads.map((h, i) => el('th', i > 1 ? 'num' : '', h)))),
-    el('tbody', '', ...rows.map((r) => el('tr', '', ...r.map((c, i) => el('td', i > 1 ? 'num' : '', c))))));
-
   const SHOWN = 250;
   let linesShown = SHOWN;
   function paintDetail() {
@@ -668,8 +780,10 @@
     close.type = 'button';
     close.setAttribute('aria-label', 'Close the details');
     close.addEventListener('click', () => shut());
-    const use = state.pods.get(row.name);
-    const parts = [el('div', 'head', el('div', '', el('h2', '', row.pod || row.name), el('div', 'sub', row.ns + (row.uid ? ' \u00b7 ' + row.uid : ''))), close)];
+    const use = state.pods.get(row.name), c = cells(row);
+    const parts = [el('div', 'head', el('div', '', el('h2', '', row.pod || row.name), el('div', 'sub', [row.ns, c.ip, c.age && c.age + ' old', c.restarts && times(c.restarts, 'restart')].filter(Boolean).join(' \u00b7 '))), close)];
+    const why = row.why || (state.why.row === row.name ? state.why.said : null);
+    if (why && why.length) parts.push(el('div', 'box why', ...why.map((w, i) => el(i ? 'p' : 'h3', '', w))));
     const chips = [];
     for (const k in MARKS) if (row.counts[k]) chips.push(el('span', '', glyph(k), row.counts[k] + ' ' + nameOf(MARKS[k], row.counts[k])));
     if (chips.length) parts.push(el('div', 'chips', ...chips));
@@ -678,17 +792,19 @@
     if (held.length || (!state.live && waits.length) || waits.some((b) => b.kind === 'create')) {
       parts.push(el('h3', '', 'Under way'));
       for (const h of held) {
-        parts.push(el('div', 'box' + (late(h) ? ' warn' : ''), el('b', '', (h.container || 'sandbox') + ': '), h.text));
+        parts.push(el('div', 'box' + (h.late ? ' warn' : ''), el('b', '', (h.container || 'sandbox') + ': '), h.text));
       }
       for (const b of waits) if (!state.live || b.kind === 'create') parts.push(el('div', 'box warn', el('b', '', (b.c || 'sandbox') + ': '), (b.kind === 'release' ? 'the release does not succeed: ' : '') + b.note));
     }
     if (use || row.containers.length) {
       parts.push(el('h3', '', 'Containers'));
       const now = new Map((use && use.containers || []).map((c) => [c.name, c]));
-      parts.push(table(['Name', 'State', 'CPU', 'Memory', 'Disk'], row.containers.map((c) => {
-        const n = now.get(c);
-        return [c, n ? n.state : state.live ? 'gone' : '\u2013', cores(n && n.cpu_nanocores), size(n && n.memory_bytes) + (n && n.memory_limit_bytes ? ' / ' + size(n.memory_limit_bytes) : ''), size(n && n.disk_bytes)];
-      })));
+      for (const c of row.containers) {
+        const n = now.get(c) || {}, id = n.id || row.ids[c], uses = n.state === 'running' ? [cores(n.cpu_nanocores) + ' CPU', size(n.memory_bytes) + (n.memory_limit_bytes ? ' of ' + size(n.memory_limit_bytes) : ''), size(n.disk_bytes) + ' on disk'] : [];
+        parts.push(el('div', 'ct', el('div', '', el('b', '', c), ' ', el('span', n.code ? 'err' : '', n.state === 'exited' ? ended(n) : n.state || (state.live ? 'gone' : '')), n.restarts ? ', ' + times(n.restarts, 'restart') : '', ' ', n.id && state.poll ? logLink(n.id) : null),
+          n.image ? el('div', 'sub', n.image) : null, uses.length ? el('div', 'sub', uses.join(' \u00b7 ')) : null, copied(id), n.id && !state.poll ? copied('berth logs -f ' + row.name + ' ' + c) : null));
+      }
+      parts.push(el('div', 'ct', el('div', 'sub', 'Pod sandbox'), copied((use && use.id) || row.ids['']), row.uid ? el('div', 'sub', 'UID') : null, copied(row.uid)));
     }
     for (const c of row.crashes) {
       const first = Date.parse(c.first), at = Date.parse(c.at);
@@ -725,24 +841,47 @@
     }
     if (!lines.length) parts.push(el('p', 'sub', 'Nothing in this time; it goes on since before.'));
     if (row.folded.entries) parts.push(el('p', 'sub', row.folded.entries + ' entries of this pod are left out here.'));
-    const ids = Object.entries(row.ids || {});
-    if (ids.length) {
-      parts.push(el('h3', '', 'IDs of the latest'));
-      parts.push(el('div', '', ...ids.map(([n, id]) => el('div', 'sub', (n || 'sandbox') + ' ' + id.slice(0, 13)))));
-    }
     fill(d, ...parts);
     const near = d.querySelector('.near');
     if (near && state.at && state.at.fresh) { state.at.fresh = false; near.scrollIntoView({ block: 'center' }); } else d.scrollTop = keep;
   }
+  // copied is an ID with a button that copies it.
+  function copied(id) {
+    if (!id) return null;
+    const code = el('code', '', id), b = el('button', '', 'Copy');
+    b.type = 'button';
+    b.setAttribute('aria-label', 'Copy ' + id);
+    b.addEventListener('click', () => {
+      getSelection().selectAllChildren(code);
+      b.textContent = document.execCommand('copy') ? 'Copied' : 'Selected';
+    });
+    return el('div', 'id', code, b);
+  }
+  // logLink leads to the live log.
+  function logLink(id) {
+    const a = el('a', '', 'live log');
+    a.href = 'log?token=' + encodeURIComponent(token()) + '&id=' + encodeURIComponent(id);
+    a.target = '_blank';
+    a.rel = 'noreferrer noopener';
+    return a;
+  }
+  const token = () => new URLSearchParams(location.search).get('token') || '';
   const ordinal = (n) => n + (n % 100 >= 11 && n % 100 <= 13 ? 'th' : ['th', 'st', 'nd', 'rd'][n % 10] || 'th');
 
   function pick(name, open, at) {
+    const g = state.groups.get(name);
+    if (g && open) {
+      if (!state.opened.delete(name)) state.opened.add(name);
+      choose();
+    }
+    open = open && !g;
     state.chosen = name;
     state.at = at || null;
     linesShown = SHOWN;
     if (open) state.open = true;
     labelled = '';
     paintDetail();
+    if (open && state.poll && state.why.row !== name) ask();
     const i = state.shown.findIndex((r) => r.name === name);
     if (i >= 0) {
       const s = $('scroll'), top = state.tops[i], h = state.shown[i].h;
@@ -767,8 +906,7 @@
     for (const k in MARKS) {
       for (const m of row.marks) {
         if (m.kind !== k) continue;
-        const cy = m.c === '' ? top + row.h / 2 : laneTop(row, top) + laneOf(row, m.c) * LANE + BAR / 2;
-        const q = Math.hypot(X(m.at) - x, cy - y);
+        const q = Math.hypot(X(m.at) - x, middle(row, m.c, top) - y);
         if (q < d) { d = q; best = m; }
       }
     }
@@ -788,7 +926,7 @@
     let parts = null;
     if (found && found.mark) {
       const m = found.mark;
-      parts = [el('b', '', MARKS[m.kind].name), el('div', '', (m.c ? m.c + ' (attempt ' + m.n + ') ' : '') + m.text), el('div', 'when', day(m.at) + ' ' + clock(m.at, true))];
+      parts = [el('b', '', MARKS[m.kind].name), found.row.group ? el('div', '', m.of) : null, el('div', '', (m.c ? m.c + ' (attempt ' + m.n + ') ' : '') + m.text), el('div', 'when', day(m.at) + ' ' + clock(m.at, true))];
     } else if (found && found.bar && found.bar.kind !== 'sandbox') {
       const b = found.bar, to = b.len === null ? state.to : (b.from === null ? state.from : b.from) + b.len;
       parts = [el('b', '', (b.c ? b.c + ' ' : '') + (b.kind === 'folded' ? '' : '(attempt ' + b.n + ') ') + BARS[b.kind].toLowerCase() + (b.held ? ', and does not get on' : '')), b.note ? el('div', '', (b.kind === 'folded' ? b.count + ' attempts: ' : '') + b.note) : null,
@@ -833,6 +971,7 @@
       const [x, y] = local(e), found = hit(x, y);
       $('scroll').focus({ preventScroll: true });
       if (!found) return;
+      if (found.row.group && found.mark) { reveal(found.mark.of, { t: found.mark.at, c: found.mark.c, fresh: true }); return; }
       const at = found.mark ? { t: found.mark.at, c: found.mark.c, fresh: true } : found.bar ? { t: T(x), c: found.bar.c, fresh: true } : null;
       pick(found.row.name, true, at);
     });
@@ -884,10 +1023,10 @@
   // ---- The keys.
   const KEYS = [
     [['\u2191', '\u2193'], 'the pod above or below'], [['Home', 'End'], 'the first or last pod'],
-    [['Enter'], 'open the details of the pod'], [['Esc'], 'close them, or empty the filter'],
+    [['Enter'], 'open the details of the pod, or a workload'], [['Esc'], 'close them, or empty the filter'],
     [['\u2190', '\u2192'], 'move in time'], [['+', '-', '0'], 'zoom in, out, and show all'],
     [['n', 'p'], 'the next or previous mark of the pod'],
-    [['/'], 'filter'], [['t'], 'light or dark'], [['?'], 'this help'],
+    [['g'], 'one row for each workload, or for each pod'], [['d'], 'dense'], [['/'], 'filter'], [['t'], 'light or dark'], [['?'], 'this help'],
   ];
   function step(by) {
     if (!state.shown.length) return;
@@ -896,14 +1035,14 @@
     pick(state.shown[j].name, false);
   }
   function nextMark(by) {
-    const row = state.rows.get(state.chosen);
+    const row = rowOf(state.chosen);
     if (!row || !row.marks.length) return;
     const list = row.marks.slice().sort((x, y) => x.at - y.at), now = state.at ? state.at.t : by > 0 ? -Infinity : Infinity;
     const m = by > 0 ? list.find((k) => k.at > now) : list.reverse().find((k) => k.at < now);
     if (!m) return;
     const w = state.view.to - state.view.from;
     if (m.at < state.view.from || m.at > state.view.to) show(m.at - w / 2, m.at + w / 2);
-    pick(row.name, true, { t: m.at, c: m.c, fresh: true });
+    reveal(m.of, { t: m.at, c: m.c, fresh: true });
   }
   function keys() {
     document.addEventListener('keydown', (e) => {
@@ -926,7 +1065,8 @@
         ArrowDown: () => step(1), ArrowUp: () => step(-1), Home: () => step(-1e9), End: () => step(1e9), PageDown: () => step(10), PageUp: () => step(-10),
         ArrowLeft: () => pan(-0.15), ArrowRight: () => pan(0.15), '+': () => zoom(0.7), '=': () => zoom(0.7), '-': () => zoom(1 / 0.7),
         0: () => { const a = full(); show(a.from, a.to); },
-        Enter: () => { if (state.chosen) { pick(state.chosen, true, state.at); $('detail').focus(); } },
+        Enter: () => { if (state.chosen) { pick(state.chosen, true, state.at); if (state.rows.has(state.chosen)) $('detail').focus(); } },
+        g: () => toggle('group'), d: () => toggle('dense'),
         n: () => nextMark(1), p: () => nextMark(-1), '/': () => $('filter').focus(), t: toggleTheme, '?': help,
       }[e.key];
       if (!run || (onButton && (e.key === 'Enter' || e.key === ' ')) || (inDetail && /^(Arrow(Up|Down)|Page|Home|End|Enter)/.test(e.key))) return;
@@ -942,7 +1082,6 @@
   function paintTheme() {
     const on = theme === null ? dark.matches : theme === 'dark';
     document.documentElement.classList.toggle('dark', on);
-    $('theme').textContent = on ? 'Light' : 'Dark';
     readColors();
     hatches.clear();
     paintLegend();
@@ -954,12 +1093,23 @@
     paintTheme();
   }
 
-  // ---- New data of a page that is live.
+  // toggle changes how rows are shown: grouped or not, dense or not.
+  function toggle(what) {
+    state[what] = !state[what];
+    $(what).setAttribute('aria-pressed', String(state[what]));
+    choose();
+  }
+
+  // ---- New data of a page that is live, one question at a time.
+  let later = 0, asking = false;
   async function ask() {
-    const token = new URLSearchParams(location.search).get('token') || '';
+    clearTimeout(later);
+    if (asking) { later = setTimeout(ask, 50); return; }
+    asking = true;
     let wait = state.poll;
     try {
-      const r = await fetch('data.json?token=' + encodeURIComponent(token) + '&after=' + state.last, { cache: 'no-store', credentials: 'omit' });
+      const why = state.open ? '&why=' + encodeURIComponent(state.chosen) : '';
+      const r = await fetch('data.json?token=' + encodeURIComponent(token()) + '&after=' + state.last + why, { cache: 'no-store', credentials: 'omit' });
       if (!r.ok) throw new Error(String(r.status));
       const d = await r.json();
       const follow = state.follow, names = state.rows.size, before = state.to;
@@ -979,7 +1129,8 @@
     paintLegendQuietly();
     paintDetailQuietly();
     choose();
-    setTimeout(ask, wait);
+    asking = false;
+    later = setTimeout(ask, wait);
   }
   // What has the focus is not taken away from under a person.
   const within = (e) => e.contains(document.activeElement) && document.activeElement !== e;
@@ -998,6 +1149,12 @@
       $('ranges').append(b);
     }
     fill($('keys'), ...KEYS.map(([k, what]) => el('tr', '', el('td', '', ...k.flatMap((x, i) => (i ? [' ', el('kbd', '', x)] : [el('kbd', '', x)]))), el('td', '', what))));
+    fill($('bars'), ...['pull', 'create', 'run', 'release', 'held'].map((k) => el('span', '', glyph(k, true), BARS[k] || 'Waits, or is tried again')));
+    for (const what of ['group', 'dense']) {
+      $(what).setAttribute('aria-pressed', String(state[what]));
+      $(what).addEventListener('click', () => toggle(what));
+    }
+    $('summary').open = innerWidth > 900;
     paintNamespaces();
     paintTop();
     paintTheme();
@@ -1015,17 +1172,15 @@
     $('scroll').addEventListener('scroll', () => { tip(0, 0, null); draw(); });
     dark.addEventListener('change', paintTheme);
     const narrow = window.matchMedia('(max-width: 900px)');
-    const lay = () => { document.documentElement.style.setProperty('--labels', narrow.matches ? '128px' : '250px'); labelled = ''; draw(); };
-    narrow.addEventListener('change', lay);
-    lay();
-    new ResizeObserver(() => { labelled = ''; draw(); }).observe($('scroll'));
+    narrow.addEventListener('change', choose);
+    new ResizeObserver(() => { columns(); labelled = ''; draw(); }).observe($('scroll'));
     pointers();
     keys();
     let named = ''; // #NAMESPACE/POD opens a pod, for links
     try { named = decodeURIComponent(location.hash.slice(1)); } catch { /* it is no name */ }
-    if (state.rows.has(named)) pick(named, true);
+    if (state.rows.has(named)) reveal(named);
     document.documentElement.dataset.ready = String(Math.round(performance.now() - began));
-    if (state.poll) setTimeout(ask, state.poll);
+    if (state.poll && !state.open) later = setTimeout(ask, state.poll);
   }
   begin();
 })();

@@ -285,6 +285,86 @@ func TestQuietPodsAreShown(t *testing.T) {
 	}
 }
 
+// What a person looks for first each day is at the head of the page: the troubles of each workload,
+// however its controller named the pods, what waits, slow pulls, and what happened to berth.
+func TestTheSummaryHasWhatMatters(t *testing.T) {
+	s := browser.Troubles(began)
+	s.Workloads(began, 68)
+	p := s.Pod(at(90), "shop", "large-bcdfg", "")
+	s.Tell(at(91), p.ID, p.Names, event.PullBegan{Image: "registry.example/large:1"})
+	s.Tell(at(93), p.ID, p.Names, event.ImagePulled{Image: "registry.example/large:1", Took: 2 * time.Minute})
+	for name, live := range map[string]*page.Live{"a file": nil, "a page": {Held: []page.Held{
+		{Row: "batch/import-nightly", Text: "waits for a disk", Age: 11, Kind: "remove"},
+		{Row: "shop/search-0", Text: "a person types", Age: 1e6, Kind: "exec"},
+		{Row: "shop/search-0", Text: "is young", Age: 9, Kind: "stop"},
+	}}} {
+		var got []string
+		for _, c := range modelOf(t, s, at(120), live).Summary {
+			got = append(got, c.Said)
+			for _, i := range c.Items {
+				got = append(got, strings.TrimSpace(i.Row+" "+i.Title+" "+i.Text))
+			}
+		}
+		want := []string{
+			"5 workloads have failed",
+			"payments/api-5f7d8c9b6d-kx2lp api 26 errors",
+			"ranker 17 OOM kills",
+			"payments/ledger-migrate ledger-migrate 5 failures to make or pull it",
+			"shop/checkout-79b5f6c8d4-q8dwz checkout 4 probe kills or stops",
+			"shop/search-0 search 2 OOM kills, 1 OOM kill survived",
+			"1 waits now",
+			"batch/import-nightly import-nightly waits for a disk",
+			"2 slow pulls",
+			"shop/large-bcdfg large:1 took 2m0s",
+			"payments/ledger-migrate ledger:2.0.0-rc failed after 48s, the longest of 5",
+			"4 events of berth and the node",
+			"containerd is lost",
+			"berth started after a stop (v1.4.1)",
+			"berth was killed or crashed, and started again (v1.4.1)",
+			"berth started after a stop (v1.4.0)",
+		}
+		if live == nil {
+			want = slices.Delete(want, 6, 8)
+		}
+		for i, w := range want {
+			if i >= len(got) || !strings.Contains(got[i], w) && !(strings.HasPrefix(w, "containerd") && strings.Contains(got[i], "containerd")) {
+				t.Errorf("%s: %q, want %q in %d", name, got, w, i)
+				break
+			}
+		}
+	}
+	calm := &browser.Story{}
+	calm.Pod(at(1), "a", "p", "")
+	for _, c := range modelOf(t, calm, at(2), &page.Live{}).Summary {
+		if len(c.Items) > 0 {
+			t.Errorf("a calm node has %+v", c)
+		}
+	}
+}
+
+// The pods of a controller have the name of its workload, and others their own.
+func TestAPodBelongsToItsWorkload(t *testing.T) {
+	s := &browser.Story{}
+	want := map[string]string{
+		"api-5f7d8c9b6d-kx2lp":         "api",        // of a Deployment
+		"kube-proxy-x2x9p":             "kube-proxy", // of a DaemonSet or a Job
+		"search-0":                     "search",     // of a StatefulSet
+		"backup-29411460-z7h2k":        "backup",     // of a CronJob
+		"kube-apiserver-master":        "kube-apiserver-master",
+		"import-nightly":               "import-nightly",
+		"x2x9p":                        "x2x9p",
+		"ingress-nginx-controller-123": "ingress-nginx-controller",
+	}
+	for pod := range want {
+		s.Pod(at(1), "a", pod, "")
+	}
+	for _, r := range modelOf(t, s, at(2), nil).Rows {
+		if r.Workload != want[r.Pod] {
+			t.Errorf("%s belongs to %s", r.Pod, r.Workload)
+		}
+	}
+}
+
 // hostile is what a pod may choose as a name, and write into its log.
 const hostile = `</script><script>alert(1)</script><!--<script>]]>"><img src=x onerror=alert(1)>` + "\u2028\u2029\x00\xff@@SCRIPT@@"
 

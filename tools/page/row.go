@@ -72,6 +72,7 @@ func (h *History) draw(name string, ids []string) Row {
 		crash:  map[string]event.ContainerCrashed{},
 	}
 	d.row.Namespace, d.row.Pod, _ = strings.Cut(name, "/")
+	d.row.Workload = workload(d.row.Pod)
 	var all []entry
 	lives := map[string]*life{}
 	for _, id := range ids {

@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -27,10 +28,21 @@ const (
 	freshFor = time.Second
 	// askTimeout is how long the service may take.
 	askTimeout = 20 * time.Second
+	// whyTimeout is how long it may take to answer why.
+	whyTimeout = 5 * time.Second
+	// writeTimeout is how long a browser may take to read a part of a log.
+	writeTimeout = time.Minute
 )
 
-// Source returns the current model. The handler asks for one model at a time.
-type Source func(ctx context.Context) (Model, error)
+// Source answers the handler. It asks for one model at a time, and meanwhile for the others.
+type Source struct {
+	// Model returns the current model, without the answers of `berth why`.
+	Model func(ctx context.Context) (Model, error)
+	// Why returns the answer of `berth why` about a row, in sentences.
+	Why func(ctx context.Context, row string) ([]string, error)
+	// Log writes the last lines of the log of a container, by its ID, and those that follow.
+	Log func(ctx context.Context, id string, w io.Writer) error
+}
 
 // NewToken returns a token that cannot be guessed: 256 random bits.
 func NewToken() string {
@@ -83,6 +95,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.page(w, r)
 	case "/data.json":
 		h.data(w, r)
+	case "/log":
+		head.Set("Content-Type", "text/plain; charset=utf-8")
+		if err := h.source.Log(r.Context(), r.URL.Query().Get("id"), flushing{w, http.NewResponseController(w)}); err != nil {
+			fmt.Fprintln(w, "The log cannot be read:", err)
+		}
 	default:
 		http.Error(w, "there is nothing here", http.StatusNotFound)
 	}
@@ -109,7 +126,7 @@ func (h *Handler) askLocked(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	m, err := h.source(ctx)
+	m, err := h.source.Model(ctx)
 	if err != nil {
 		return err
 	}
@@ -141,17 +158,19 @@ func (h *Handler) data(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("after=%q is not a number", r.URL.Query().Get("after")), http.StatusBadRequest)
 		return
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if err := h.askLocked(r.Context()); err != nil {
+	doc, err := h.newer(r.Context(), after)
+	if err != nil {
 		http.Error(w, "berth cannot be asked: "+err.Error(), http.StatusBadGateway)
 		return
 	}
-	m := h.model
-	m.Rows = slices.DeleteFunc(slices.Clone(m.Rows), func(row Row) bool { return row.Last <= after && row.Last > 0 })
-	doc := h.fold.model(m)
-	doc.Partial = true
-	doc.Poll = pollEvery.Milliseconds()
+	if row := r.URL.Query().Get("why"); row != "" {
+		ctx, cancel := context.WithTimeout(r.Context(), whyTimeout)
+		defer cancel()
+		doc.Why.Row = row
+		if doc.Why.Said, err = h.source.Why(ctx, row); err != nil {
+			doc.Why.Said = []string{"It cannot be asked why: " + err.Error()}
+		}
+	}
 	b, err := json.Marshal(doc)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -159,4 +178,36 @@ func (h *Handler) data(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(b)
+}
+
+// newer returns the rows with newer lines than a number, and the current state.
+func (h *Handler) newer(ctx context.Context, after uint64) (compactModel, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.askLocked(ctx); err != nil {
+		return compactModel{}, err
+	}
+	m := h.model
+	m.Rows = slices.DeleteFunc(slices.Clone(m.Rows), func(row Row) bool { return row.Last <= after && row.Last > 0 })
+	doc := h.fold.model(m)
+	doc.Partial = true
+	doc.Poll = pollEvery.Milliseconds()
+	return doc, nil
+}
+
+// flushing passes on each part of a log at once. The log may go on for longer than an answer may
+// take otherwise.
+type flushing struct {
+	http.ResponseWriter
+	control *http.ResponseController
+}
+
+// Write writes a part of a log.
+func (f flushing) Write(p []byte) (int, error) {
+	_ = f.control.SetWriteDeadline(time.Now().Add(writeTimeout)) // not every writer has one
+	n, err := f.ResponseWriter.Write(p)
+	if err == nil {
+		err = f.control.Flush()
+	}
+	return n, err
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -24,9 +25,17 @@ func TestOnlyWhoHasTheTokenIsAnswered(t *testing.T) {
 		t.Fatalf("the token %q can be guessed", token)
 	}
 	asked := 0
-	h := page.NewHandler(token, func(context.Context) (page.Model, error) {
-		asked++
-		return page.Model{From: began, To: at(1)}, nil
+	h := page.NewHandler(token, page.Source{
+		Model: func(context.Context) (page.Model, error) {
+			asked++
+			return page.Model{From: began, To: at(1)}, nil
+		},
+		Why: func(_ context.Context, row string) ([]string, error) { return nil, errors.New(row + " is gone") },
+		Log: func(_ context.Context, id string, w io.Writer) error {
+			asked++
+			_, err := io.WriteString(w, "<b>"+id+"\n")
+			return errors.Join(err, errors.New("and then it was gone"))
+		},
 	})
 	for name, tt := range map[string]struct {
 		method, host, path string
@@ -53,6 +62,9 @@ func TestOnlyWhoHasTheTokenIsAnswered(t *testing.T) {
 		"through ssh":                {"GET", "localhost:8080", "/?token=" + token, 200},
 		"IPv6":                       {"GET", "[::1]:8080", "/?token=" + token, 200},
 		"data":                       {"GET", "127.0.0.1:1", "/data.json?after=0&token=" + token, 200},
+		"the token of a log alone":   {"GET", "127.0.0.1:1", "/log?id=c1", 403},
+		"a log for another host":     {"GET", "evil.example", "/log?id=c1&token=" + token, 403},
+		"a log":                      {"GET", "127.0.0.1:1", "/log?id=c1&token=" + token, 200},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := asked
@@ -78,6 +90,10 @@ func TestOnlyWhoHasTheTokenIsAnswered(t *testing.T) {
 			if strings.Contains(w.Body.String(), token) {
 				t.Error("the answer has the token")
 			}
+			if name == "a log" && (w.Body.String() != "<b>c1\nThe log cannot be read: and then it was gone\n" ||
+				head.Get("Content-Type") != "text/plain; charset=utf-8" || head.Get("X-Content-Type-Options") != "nosniff") {
+				t.Errorf("the log is %q, with %v", w.Body, head)
+			}
 		})
 	}
 	if asked == 0 {
@@ -92,12 +108,20 @@ func TestAnOpenPageGetsWhatIsNew(t *testing.T) {
 		s.Pod(at(1), "a", "old", "")
 		s.Pod(at(2), "a", "new", "")
 		asked := 0
-		h := page.NewHandler("t", func(context.Context) (page.Model, error) {
-			asked++
-			if asked == 3 {
-				return page.Model{}, errors.New("berth does not answer")
-			}
-			return modelOf(t, s, at(9), nil), nil
+		h := page.NewHandler("t", page.Source{
+			Model: func(context.Context) (page.Model, error) {
+				asked++
+				if asked == 3 {
+					return page.Model{}, errors.New("berth does not answer")
+				}
+				return modelOf(t, s, at(9), nil), nil
+			},
+			Why: func(_ context.Context, row string) ([]string, error) {
+				if row == "a/new" {
+					return []string{"It runs."}, nil
+				}
+				return nil, errors.New("it was never there")
+			},
 		})
 		get := func(path string) *httptest.ResponseRecorder {
 			w := httptest.NewRecorder()
@@ -123,6 +147,11 @@ func TestAnOpenPageGetsWhatIsNew(t *testing.T) {
 		for path, want := range map[string]int{"/data.json?token=t&after=0": 2, "/data.json?token=t&after=1": 1, "/data.json?token=t&after=2": 0} {
 			if got := rows(path); got != want {
 				t.Errorf("%s: %d rows, want %d", path, got, want)
+			}
+		}
+		for row, want := range map[string]string{"a/new": `"said":["It runs."]`, "a/x": "never there"} {
+			if got := get("/data.json?token=t&after=9&why=" + row).Body.String(); !strings.Contains(got, want) {
+				t.Errorf("why %s: %s", row, got)
 			}
 		}
 		if asked != 1 {

@@ -157,12 +157,18 @@ type compactModel struct {
 	Node    [][3]any     `json:"node"` // kind, at, text
 	Away    [][3]any     `json:"away"` // from, to, text
 	Missing []string     `json:"missing"`
+	Summary []Card       `json:"summary"`
 	Folded  Folded       `json:"folded"`
 	Live    *Live        `json:"live"`
 	Last    uint64       `json:"last"`
 	Partial bool         `json:"partial,omitempty"` // it has the rows alone that have changed
 	// how often to ask for changes, in milliseconds; 0: never
 	Poll int64 `json:"poll,omitempty"`
+	// the answer about the row that is open
+	Why struct {
+		Row  string   `json:"row"`
+		Said []string `json:"said"`
+	} `json:"why,omitzero"`
 }
 
 // In a row, lists of numbers lie one after the other, and instants are the milliseconds since the
@@ -170,6 +176,7 @@ type compactModel struct {
 type compactRow struct {
 	Name       string            `json:"n"`
 	Namespace  string            `json:"ns"`
+	Workload   string            `json:"w"`
 	UID        string            `json:"uid"`
 	Containers []string          `json:"c"`
 	IDs        map[string]string `json:"ids"`
@@ -183,6 +190,7 @@ type compactRow struct {
 	Crashes []Crash          `json:"x,omitempty"`
 	Counts  map[MarkKind]int `json:"k"`
 	Folded  Folded           `json:"f"`
+	Why     []string         `json:"y,omitempty"`
 }
 
 // words numbers texts.
@@ -220,6 +228,7 @@ func (f fold) model(m Model) compactModel {
 		Node:    [][3]any{},
 		Away:    [][3]any{},
 		Missing: m.Missing,
+		Summary: m.Summary,
 		Folded:  m.Folded,
 		Live:    m.Live,
 		Last:    m.Last,
@@ -236,18 +245,17 @@ func (f fold) model(m Model) compactModel {
 		c := compactRow{
 			Name:       r.Name,
 			Namespace:  r.Namespace,
+			Workload:   r.Workload,
 			UID:        r.UID,
 			Containers: r.Containers,
-			IDs:        map[string]string{},
+			IDs:        r.IDs,
 			Crashes:    r.Crashes,
 			Counts:     r.Counts,
 			Folded:     r.Folded,
+			Why:        r.Why,
 			Bars:       make([]int64, 0, 5*len(r.Bars)),
 			Marks:      make([]int64, 0, 5*len(r.Marks)),
 			Lines:      make([]int64, 0, 7*len(r.Lines)),
-		}
-		for name, id := range r.IDs {
-			c.IDs[name] = short(id)
 		}
 		before := base
 		since := func(t time.Time) int64 {
