@@ -318,7 +318,7 @@ func TestTheLivePageGoesOn(t *testing.T) {
 	p.until("document.querySelector('#detail .why')?.textContent === 'shop/late ended 2 minutes ago with code 3.'")
 	p.eval("[...document.querySelectorAll('.label')].find((l) => l.dataset.row === 'shop/search-0').click()")
 	p.until("document.querySelector('#detail a')?.textContent === 'live log'")
-	if log := p.eval("fetch(document.querySelector('#detail a').href).then((r) => r.text())"); len(log) != len("the log of ")+64+len(`"\n"`)+1 {
+	if log := p.eval("fetch(document.querySelector('#detail a').href).then((r) => r.text())"); len(log) != len("the log of ")+64+len(`"\n"`) {
 		t.Errorf("the log is %s", log)
 	}
 	p.picture("live")

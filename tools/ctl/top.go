@@ -86,7 +86,8 @@ func topCommand(svc *service) *cobra.Command {
 		Short: "Show live what pods and containers use and do",
 		Long: "Show what pods use, what hangs and why, again and again. The arrows choose, Enter goes from a pod to its containers,\n" +
 			"from a container to what happened to it, and from there to its log; Esc goes back. Tab shows the containers of all\n" +
-			"pods instead of the pods. The keys c, m, d, n, p and t sort by CPU, memory, disk, name, pod and trouble; q or Ctrl-C quits.",
+			"pods instead of the pods. The keys c, m, d, n, p and t sort by CPU, memory, disk, name, pod and trouble. / leaves only\n" +
+			"the lines that have a text, until Esc; q or Ctrl-C quits.",
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().DurationVar(&interval, "interval", 2*time.Second, "time between two looks")
@@ -168,6 +169,9 @@ func (t *top) run(ctx context.Context) error {
 			return nil
 		case t.screen = <-sizes:
 		case k := <-keys:
+			if k == ctrlC || k == 'q' && !t.shown().typing {
+				return nil
+			}
 			if t.press(k) {
 				ask()
 			}
@@ -184,8 +188,8 @@ func (t *top) run(ctx context.Context) error {
 	return nil
 }
 
-// readKeys passes on the keys typed, until the person quits. It ends with the process: a read of a
-// terminal cannot be ended.
+// readKeys passes on the keys typed, until top quits. It ends with the process: a read of a terminal
+// cannot be ended.
 func (t *top) readKeys(quit context.Context, end func(), keys chan<- int) {
 	var b [64]byte
 	for {
@@ -195,10 +199,6 @@ func (t *top) readKeys(quit context.Context, end func(), keys chan<- int) {
 			return
 		}
 		for _, k := range keysOf(b[:n]) {
-			if k == 'q' || k == ctrlC {
-				end() // also while the service is asked, which may not answer
-				return
-			}
 			select {
 			case keys <- k:
 			case <-quit.Done():
@@ -213,6 +213,10 @@ func (t *top) shown() *topPage { return t.pages[len(t.pages)-1] }
 // press carries out a key, and reports whether another page is shown.
 func (t *top) press(key int) bool {
 	p := t.shown()
+	if p.typing || key == keyEsc && p.filter != "" {
+		p.search(key)
+		return false
+	}
 	switch key {
 	case keyEsc, keyLeft, 'h', 0x7f:
 		if len(t.pages) > 1 {

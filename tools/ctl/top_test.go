@@ -171,6 +171,50 @@ func TestTopKeepsWhatIsChosen(t *testing.T) {
 	}
 }
 
+// Who looked for one pod of a full node had to go through all of them.
+func TestTopFindsLinesWithAText(t *testing.T) {
+	p := newPage(podsPage, row{})
+	of := func(name, remark string, trouble int) row {
+		return row{id: name, name: name, cells: []string{name}, remark: remark, trouble: trouble}
+	}
+	tp := &top{pages: []*topPage{p}, screen: screenSize{80, 24}}
+	p.take(content{rows: []row{of("a/web", "", 0), of("a/Größe", "Grund", 1), of("b/db", "web: 137 OOMKilled", 2)}}, nil)
+	shown := func(want ...string) {
+		t.Helper()
+		var names []string
+		for _, r := range p.shown {
+			names = append(names, r.name)
+		}
+		if !slices.Equal(names, want) {
+			t.Errorf("with %q: %q, want %q", p.filter, names, want)
+		}
+	}
+	for _, k := range keysOf([]byte("t/WEBq\x7f")) {
+		tp.press(k)
+	}
+	shown("b/db", "a/web")
+	says(t, "the screen", p.draw(tp.screen, time.Now()), `2 of 3 pods with "WEB", by trouble`, "/WEB_")
+	tp.press(keyEnter)
+	p.take(p.content, nil)
+	shown("b/db", "a/web")
+	tp.press(keyDown)
+	if next := p.enter(); next == nil || next.of.name != "a/web" {
+		t.Errorf("Enter leads to %+v", next)
+	}
+	tp.press(keyEsc)
+	shown("b/db", "a/Größe", "a/web")
+	for _, k := range keysOf([]byte("/größx\x7f\x7fö\x7f\r")) {
+		tp.press(k)
+	}
+	shown("a/Größe")
+	text := newPage(logPage, row{})
+	text.take(content{text: []string{"fine", "an ERROR", "fine"}}, nil)
+	text.filter = "error"
+	if got := text.lines(80); !slices.Equal(got, []string{"an ERROR"}) {
+		t.Errorf("the log: %q", got)
+	}
+}
+
 // While a service that hangs was asked, neither q nor Ctrl-C was looked at.
 func TestTopQuitsWhileNobodyAnswers(t *testing.T) {
 	at := filepath.Join(t.TempDir(), "s")
@@ -245,14 +289,14 @@ func TestTheNodesLineSaysWhatTheKernelKnows(t *testing.T) {
 	}
 	write("loadavg", "1.42 0.90 0.50 2/700 4711\n")
 	write("meminfo", "MemTotal:       33554432 kB\nMemFree:         1048576 kB\nMemAvailable:   8388608 kB\n")
-	want := fmt.Sprintf("load 1.42 of %d CPUs, 8192 MiB of 32.0 GiB free", runtime.NumCPU())
+	want := fmt.Sprintf("load 1.42 of %d, 8192 MiB of 32 GiB free", runtime.NumCPU())
 	if got := nodeLine(proc); got != want || machine(proc).Pressure != nil {
 		t.Errorf("%q, want %q", got, want)
 	}
 	write("pressure/cpu", "some avg10=0.00 avg60=9.99 avg300=0.00 total=1\n")
 	write("pressure/io", "some avg10=0.00 avg60=31.40 avg300=0.00 total=1\nfull avg10=1.00 avg60=2.00 avg300=0.00 total=1\n")
 	write("pressure/memory", "")
-	if got := nodeLine(proc); got != want+", 31% pressure on io" {
+	if got := nodeLine(proc); got != want+", io 31%" {
 		t.Errorf("%q", got)
 	}
 	if got := machine(proc).Pressure; len(got) != 2 || got["cpu"] != 9.99 {

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -46,16 +47,17 @@ type content struct {
 	node string // its load and memory
 }
 
-// nodeLine describes the load and the memory of the node, on which this command runs, too.
+// nodeLine describes the load and the memory of the node, on which this command runs, too, and its
+// pressure: which part of the last minute something waited.
 func nodeLine(proc string) string {
 	n := machine(proc)
 	if n.MemTotal == 0 {
 		return ""
 	}
-	line := fmt.Sprintf("load %.2f of %d CPUs, %s of %s free", n.Load1, n.CPUs, size(n.MemFree), size(n.MemTotal))
+	line := fmt.Sprintf("load %.2f of %d, %s of %s free", n.Load1, n.CPUs, size(n.MemFree), size(n.MemTotal))
 	for _, what := range slices.Sorted(maps.Keys(n.Pressure)) {
 		if v := n.Pressure[what]; v >= 10 {
-			line += fmt.Sprintf(", %.0f%% pressure on %s", v, what)
+			line += fmt.Sprintf(", %s %.0f%%", what, v)
 		}
 	}
 	return line
@@ -71,6 +73,9 @@ type topPage struct {
 	problem  error
 	loaded   bool
 	by       byte   // the order
+	filter   string // only lines with it are shown
+	typing   bool   // the person types it
+	shown    []row  // those of the rows with it, in their order
 	selected string // the ID of a row
 	back     int    // how many lines of a text are below the screen
 }
@@ -119,11 +124,35 @@ func (p *topPage) order() {
 	slices.SortFunc(p.rows, func(a, b row) int {
 		return cmp.Or(orders[p.by].by(a, b), strings.Compare(a.name, b.name), strings.Compare(a.id, b.id))
 	})
+	p.shown = slices.DeleteFunc(slices.Clone(p.rows), func(r row) bool {
+		return !p.has(strings.Join(r.cells, " ") + " " + r.name + " " + r.remark)
+	})
+}
+
+// has reports whether a line has the text that the person looks for, in large or small letters.
+func (p *topPage) has(line string) bool {
+	return strings.Contains(strings.ToLower(line), strings.ToLower(p.filter))
+}
+
+// search carries out a key while the person types the text to look for.
+func (p *topPage) search(key int) {
+	switch {
+	case key == keyEnter || key == '\n':
+		p.typing = false
+	case key == keyEsc:
+		p.typing, p.filter = false, ""
+	case key == 0x7f || key == '\b':
+		_, n := utf8.DecodeLastRuneInString(p.filter)
+		p.filter = p.filter[:len(p.filter)-n]
+	case key >= ' ' && key < 0x100:
+		p.filter += string([]byte{byte(key)}) // of a letter that has several
+	}
+	p.order()
 }
 
 // at is the index of the selected row, or 0 if it is gone.
 func (p *topPage) at() int {
-	return max(0, slices.IndexFunc(p.rows, func(r row) bool { return r.id == p.selected }))
+	return max(0, slices.IndexFunc(p.shown, func(r row) bool { return r.id == p.selected }))
 }
 
 // enter returns the page of the selected row, or nil.
@@ -131,12 +160,12 @@ func (p *topPage) enter() *topPage {
 	switch {
 	case p.kind == timelinePage:
 		return newPage(logPage, p.of)
-	case p.kind == logPage || len(p.rows) == 0:
+	case p.kind == logPage || len(p.shown) == 0:
 		return nil
 	case p.kind == podsPage:
-		return newPage(containersPage, p.rows[p.at()])
+		return newPage(containersPage, p.shown[p.at()])
 	}
-	return newPage(timelinePage, p.rows[p.at()])
+	return newPage(timelinePage, p.shown[p.at()])
 }
 
 // press carries out a key within the page.
@@ -149,6 +178,8 @@ func (p *topPage) press(key int, screen screenSize) {
 	move := 0
 	height := max(1, p.room(screen))
 	switch key {
+	case '/':
+		p.typing = true
 	case keyUp, 'k':
 		move = -1
 	case keyDown, 'j':
@@ -166,14 +197,17 @@ func (p *topPage) press(key int, screen screenSize) {
 		p.back = min(max(0, p.back-move), max(0, len(p.lines(screen.width))-height))
 		return
 	}
-	if len(p.rows) > 0 {
-		p.selected = p.rows[min(max(0, p.at()+move), len(p.rows)-1)].id
+	if len(p.shown) > 0 {
+		p.selected = p.shown[min(max(0, p.at()+move), len(p.shown)-1)].id
 	}
 }
 
 // lines are the lines of a text at a width.
 func (p *topPage) lines(width int) (lines []string) {
 	for _, l := range p.text {
+		if !p.has(l) {
+			continue
+		}
 		lines = append(lines, wrapped(Visible(l), width)...)
 	}
 	return lines
@@ -190,7 +224,7 @@ func (p *topPage) room(screen screenSize) int {
 // draw returns the text that makes a terminal show the page: no line is longer than the terminal is
 // wide, and there are not more lines than it has. Text from elsewhere is made visible and harmless.
 func (p *topPage) draw(screen screenSize, now time.Time) string {
-	head := fmt.Sprintf("berth top - %s - %s", now.Format(time.TimeOnly), p.title())
+	head := now.Format(time.TimeOnly) + " - " + p.title()
 	if p.node != "" {
 		head += " - " + p.node
 	}
@@ -201,7 +235,7 @@ func (p *topPage) draw(screen screenSize, now time.Time) string {
 	height := max(0, p.room(screen))
 	if p.table() {
 		cells := []gridLine{{cells: p.header}}
-		for _, r := range p.rows {
+		for _, r := range p.shown {
 			cells = append(cells, gridLine{cells: append(slices.Clone(r.cells), oneLine(r.remark))})
 		}
 		var g grid
@@ -214,15 +248,15 @@ func (p *topPage) draw(screen screenSize, now time.Time) string {
 		body = body[min(first, len(body)):]
 		body = body[:min(len(body), height)]
 		lines = append(append(lines, all[0]), body...)
-		if len(p.rows) > 0 {
+		if len(p.shown) > 0 {
 			chosen = 2 + p.at() - first
 		}
 		for len(lines) < height+2 {
 			lines = append(lines, "")
 		}
 		remark := ""
-		if len(p.rows) > 0 {
-			if r := p.rows[p.at()]; r.remark != "" {
+		if len(p.shown) > 0 {
+			if r := p.shown[p.at()]; r.remark != "" {
 				remark = r.name + ": " + oneLine(r.remark)
 			}
 		}
@@ -252,8 +286,12 @@ func (p *topPage) title() string {
 	switch {
 	case !p.loaded:
 		return p.what() + ": waiting for an answer"
+	case p.table() && p.filter != "":
+		return fmt.Sprintf("%d of %d %s with %q, by %s", len(p.shown), len(p.rows), p.what(), p.filter, orders[p.by].title)
 	case p.table():
 		return fmt.Sprintf("%d %s, by %s", len(p.rows), p.what(), orders[p.by].title)
+	case p.filter != "":
+		return fmt.Sprintf("%s, lines with %q", p.what(), p.filter)
 	case p.back > 0:
 		return fmt.Sprintf("%s, %d lines further down", p.what(), p.back)
 	}
@@ -277,16 +315,18 @@ func (p *topPage) what() string {
 // keys describes the available keys.
 func (p *topPage) keys() string {
 	switch {
+	case p.typing:
+		return " /" + p.filter + "_  Enter: keep it  Esc: show all"
 	case p.kind == podsPage:
-		return " q: quit  Enter: containers  Tab: all containers  c m d n t: sort by CPU memory disk name trouble"
+		return " q quit  / find  Enter open  Tab containers  sort c CPU m mem d disk t trouble"
 	case p.kind == containersPage && p.of.id == "":
-		return " q: quit  Enter: timeline  Tab: pods  c m d n p: sort by CPU memory disk name pod"
+		return " q quit  / find  Enter open  Tab pods  sort c CPU m mem d disk p pod t trouble"
 	case p.kind == containersPage:
-		return " q: quit  Enter: timeline  Esc: back  c m d n: sort by CPU memory disk name"
+		return " q quit  / find  Enter open  Esc back  sort c CPU m mem d disk n name t trouble"
 	case p.kind == timelinePage:
-		return " q: quit  Enter: log  Esc: back  arrows, page up and down: scroll"
+		return " q quit  / find  Enter log  Esc back  arrows, page up and down scroll"
 	}
-	return " q: quit  Esc: back  arrows, page up and down: scroll"
+	return " q quit  / find  Esc back  arrows, page up and down scroll"
 }
 
 // ask asks the service for the content of the page.
@@ -462,6 +502,12 @@ func (a around) containers(pod string) []row {
 			shown := r.name
 			if pod != "" {
 				shown = ct.GetMetadata().GetName()
+			}
+			if r.trouble = int(min(ct.GetMetadata().GetAttempt(), 1<<9)); !runs {
+				r.trouble += 1 << 10
+			}
+			if r.remark != "" {
+				r.trouble += 1 << 20
 			}
 			r.cells = append([]string{
 				shown,
