@@ -38,8 +38,19 @@ type Usage struct {
 // New makes a budget.
 func New(l Limits) *Budget { return &Budget{limits: l, pods: map[string]int64{}} }
 
-// Take takes n for a pod, or nothing. The caller gives it back. The error is ErrResourceExhausted.
+// Take takes n for a pod, or nothing, which is a refusal. The caller gives it back. The error is
+// ErrResourceExhausted.
 func (b *Budget) Take(pod string, n int64) error {
+	err := b.Try(pod, n)
+	if err != nil {
+		b.Refuse()
+	}
+	return err
+}
+
+// Try is Take for a caller that tries again, and calls Refuse if it gives up: a wait is not a
+// refusal, however often it looks.
+func (b *Budget) Try(pod string, n int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	has := b.pods[pod]
@@ -47,7 +58,6 @@ func (b *Budget) Take(pod string, n int64) error {
 		b.addLocked(pod, n)
 		return nil
 	}
-	b.refused++
 	l := b.limits
 	if has+n > l.Pod {
 		return fmt.Errorf("pod %s has %d of the %d %s that one pod may have; end some, or try again when some have ended: %w",
@@ -58,14 +68,19 @@ func (b *Budget) Take(pod string, n int64) error {
 		b.used, l.Node, l.What, most, its, errdefs.ErrResourceExhausted)
 }
 
-// TakeSome takes up to n for a pod, and returns how much. The caller gives it back.
+// Refuse counts a refusal.
+func (b *Budget) Refuse() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.refused++
+}
+
+// TakeSome takes up to n for a pod, and returns how much. The caller gives it back, and calls
+// Refuse once if it goes without the rest.
 func (b *Budget) TakeSome(pod string, n int64) int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	got := max(0, min(n, b.roomLocked(b.pods[pod])))
-	if got < n {
-		b.refused++
-	}
 	b.addLocked(pod, got)
 	return got
 }

@@ -38,7 +38,7 @@ func TestAPodHasNoMoreThanItsShare(t *testing.T) {
 	if err := b.Take("a", 2); err == nil {
 		t.Error("a takes more than it gave back")
 	}
-	if u := b.Usage(); u.Used != 9 || u.Refused != 3 {
+	if u := b.Usage(); u.Used != 9 || u.Refused != 2 {
 		t.Errorf("got %+v", u)
 	}
 }

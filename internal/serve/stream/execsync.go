@@ -128,6 +128,7 @@ type capture struct {
 	kept    int
 	taken   int64 // of memory
 	dropped int64
+	refused bool // its pod has no more memory
 	out     chunks
 	err     chunks
 	closed  bool
@@ -195,6 +196,10 @@ func (c *capture) room(n int) int {
 		got := c.memory.TakeSome(c.pod, memoryChunk)
 		c.taken += got
 		if got < memoryChunk {
+			if !c.refused { // each further write of the process looks again
+				c.memory.Refuse()
+			}
+			c.refused = true
 			break
 		}
 	}

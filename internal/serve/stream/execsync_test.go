@@ -185,10 +185,15 @@ func TestTheOutputOfOnePodLeavesRoomForThatOfOthers(t *testing.T) {
 			want = limits.Pod - w.service.memory.Of("p1")
 			all = append(all, c)
 		}
+		before := w.service.memory.Usage().Refused
 		if kept, c := write("p1", 1); kept != 0 {
 			t.Errorf("%d bytes were kept beyond the share", kept)
 		} else {
 			all = append(all, c)
+			_, _ = c.stdout().Write([]byte("more"))
+		}
+		if n := w.service.memory.Usage().Refused - before; n != 1 {
+			t.Errorf("%d refusals are counted for one process", n)
 		}
 		if kept, c := write("p2", maxOutput); kept != maxOutput {
 			t.Errorf("%d bytes were kept for another pod", kept)

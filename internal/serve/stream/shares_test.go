@@ -204,6 +204,9 @@ func TestAnIdleForwardMakesRoom(t *testing.T) {
 	if _, err := forward(); !errdefs.IsResourceExhausted(err) {
 		t.Errorf("got %v, though all are in use", err)
 	}
+	if n := w.service.forwards.Usage().Refused; n != 1 {
+		t.Errorf("%d refusals are counted, and one has waited in vain", n)
+	}
 	for _, o := range s.forwards() {
 		o.busy.Add(-2 * int64(idleForward))
 	}
@@ -246,7 +249,12 @@ func TestAPortForwardWaitsForRoom(t *testing.T) {
 	s := serve(t, w, nil)
 	share := int(w.service.forwards.Usage().Pod)
 	var clients sync.WaitGroup
-	defer clients.Wait()
+	defer func() {
+		clients.Wait()
+		if n := w.service.forwards.Usage().Refused; n != 0 {
+			t.Errorf("%d are counted as refused, and all have waited", n)
+		}
+	}()
 	for range 4 * share {
 		clients.Go(func() {
 			resp, err := s.PortForward(t.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: "p1", Port: []int32{1}})

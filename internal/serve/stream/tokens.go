@@ -60,12 +60,13 @@ func (s *Server) issue(kind string, of *budget.Budget, pod string, serve func(o 
 			o.of.Give(o.pod, 1)
 		}
 	}
-	for of == s.service.forwards && of.Room(pod) < 1 {
-		if !s.hangUpIdleLocked(pod, now) {
-			break
+	take := of.Take
+	if of == s.service.forwards { // the caller waits for room
+		take = of.Try
+		for of.Room(pod) < 1 && s.hangUpIdleLocked(pod, now) {
 		}
 	}
-	if err := of.Take(pod, 1); err != nil {
+	if err := take(pod, 1); err != nil {
 		return "", err
 	}
 	at := s.mu.base.ResolveReference(&url.URL{Path: kind + "/" + rand.Text()})
@@ -98,6 +99,7 @@ func (s *Server) issueWithin(ctx context.Context, pod string, serve func(o *offe
 		}
 		select {
 		case <-ctx.Done():
+			s.service.forwards.Refuse()
 			return "", err
 		case <-room:
 		// a URL that was not used expires, and a port-forward becomes idle
