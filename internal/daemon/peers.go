@@ -15,12 +15,11 @@ import (
 	"berth/internal/images/peer"
 )
 
-// Constants of peers, which were settings: in the simulation of a roll-out (test/rollout) other
-// values gained nothing.
+// The bounds of peers. In the simulation of a roll-out more peers asked gain little (docs/scale.md).
 const (
 	peerName    = "berth-peer"    // the DNS name in the certificate of each peer
 	peerTimeout = 5 * time.Second // a peer that sends nothing for this long is left
-	peersAsked  = 16              // side by side, for one blob; more find no blob sooner
+	peersAsked  = 16              // side by side, for one blob
 	peerBlobs   = 16              // sent at the same time, a quarter of them to one peer
 )
 
