@@ -38,9 +38,9 @@ func Adopt(o Options, from Pipes, line string) error {
 	if err := adoptDir(o, from); err != nil {
 		return fmt.Errorf("adopt stdio: %w", err)
 	}
-	l := newLog(o, host{})
-	refused := l.goOn(line)
-	if err := l.begin(); err != nil {
+	w := newLog(o, host{}).out
+	refused := w.goOn(line)
+	if err := w.begin(); err != nil {
 		return err
 	}
 	if refused != nil {
@@ -74,21 +74,21 @@ func Settle(ctx context.Context, o Options, line string) error {
 	if line == "" {
 		return nil
 	}
-	if err := l.goOn(line); err != nil {
+	if err := l.out.goOn(line); err != nil {
 		return fmt.Errorf("settle log %s: %w", o.LogPath, err)
 	}
-	return l.save()
+	return l.out.save()
 }
 
 // ErrLog is about the log of a container whose stdio was adopted.
 var ErrLog = errors.New("adopt log")
 
 // goOn finds the end of the log, ends its last line, and writes another after it.
-func (l *Log) goOn(line string) error {
-	if l.o.LogPath == "" {
+func (w *writer) goOn(line string) error {
+	if w.o.LogPath == "" {
 		return nil
 	}
-	f, inode, size, err := l.disk.open(l.o.LogDirectory, l.o.LogPath)
+	f, inode, size, err := w.disk.open(w.o.LogDirectory, w.o.LogPath)
 	if err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func (l *Log) goOn(line string) error {
 	if size, err = finish(f, size, line); err != nil {
 		return err
 	}
-	l.out.inode, l.out.length = inode, size
+	w.inode, w.length = inode, size
 	return nil
 }
 
@@ -126,12 +126,12 @@ func adoptDir(o Options, from Pipes) error {
 }
 
 // begin writes the first cursor, which marks the directory as complete.
-func (l *Log) begin() error {
+func (w *writer) begin() error {
 	var err error
-	if l.cursor, err = os.OpenFile(l.o.in("cursor"), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+	if w.cursor, err = os.OpenFile(w.o.in("cursor"), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 		return fmt.Errorf("adopt stdio: %w", err)
 	}
-	return errors.Join(l.save(), l.cursor.Close())
+	return errors.Join(w.save(), w.cursor.Close())
 }
 
 // tail is how much of the end of a log is looked at for the line that Adopt writes.

@@ -23,10 +23,10 @@ func (l *Log) Close() error {
 	l.mu.closed = true
 	close(l.closing)
 	l.tees.end()
+	l.keeper.close()
 	for _, s := range l.streams {
 		s.detach()
 	}
-	l.hangUpLocked()
 	l.closeFilesLocked()
 	return nil
 }
@@ -37,7 +37,7 @@ func (l *Log) closeFilesLocked() {
 		return
 	}
 	l.mu.done = true
-	files := append([]*os.File{l.stdin, l.cursor}, l.mu.keep...)
+	files := append([]*os.File{l.stdin.file, l.out.cursor}, l.mu.keep...)
 	for _, s := range l.streams {
 		files = append(files, s.spool)
 	}

@@ -35,98 +35,98 @@ type file interface {
 	look() (size int64, named bool, err error)
 }
 
-// openLog opens the log if it is not open, and cuts off lines whose write an earlier berth did not
-// live to record. It needs the turn.
-func (l *Log) openLog() error {
-	if l.o.LogPath == "" {
-		l.out.known = nil
+// open opens the log if it is not open, and cuts off lines whose write an earlier berth did not
+// live to record.
+func (w *writer) open() error {
+	if w.o.LogPath == "" {
+		w.known = nil
 		return nil
 	}
-	if l.out.file != nil {
+	if w.file != nil {
 		return nil
 	}
-	f, inode, size, err := l.disk.open(l.o.LogDirectory, l.o.LogPath)
+	f, inode, size, err := w.disk.open(w.o.LogDirectory, w.o.LogPath)
 	if err != nil {
-		return fmt.Errorf("open log %s: %w", filepath.Join(l.o.LogDirectory, l.o.LogPath), err)
+		return fmt.Errorf("open log %s: %w", filepath.Join(w.o.LogDirectory, w.o.LogPath), err)
 	}
-	if c := l.out.known; c != nil && c.Inode == inode && c.Length < size {
+	if c := w.known; c != nil && c.Inode == inode && c.Length < size {
 		if err := f.Truncate(c.Length); err != nil {
 			return errors.Join(fmt.Errorf("repair log: %w", err), f.Close())
 		}
 		size = c.Length
 	}
-	l.use(f, inode, size)
-	return l.save()
+	w.use(f, inode, size)
+	return w.save()
 }
 
-// reopenLog replaces the open log by the file that is at its path now. It needs the turn.
-func (l *Log) reopenLog() error {
-	if l.out.file == nil || l.o.LogPath == "" {
-		return l.openLog()
+// reopen replaces the open log by the file that is at its path now.
+func (w *writer) reopen() error {
+	if w.file == nil || w.o.LogPath == "" {
+		return w.open()
 	}
-	if err := l.cut(); err != nil {
+	if err := w.cut(); err != nil {
 		return err
 	}
-	return l.openAnew()
+	return w.openAnew()
 }
 
-// openAnew is reopenLog for a log of which nothing needs to be cut off.
-func (l *Log) openAnew() error {
-	f, inode, size, err := l.disk.open(l.o.LogDirectory, l.o.LogPath)
+// openAnew is reopen for a log of which nothing needs to be cut off.
+func (w *writer) openAnew() error {
+	f, inode, size, err := w.disk.open(w.o.LogDirectory, w.o.LogPath)
 	if err != nil {
-		return fmt.Errorf("open log %s: %w", filepath.Join(l.o.LogDirectory, l.o.LogPath), err)
+		return fmt.Errorf("open log %s: %w", filepath.Join(w.o.LogDirectory, w.o.LogPath), err)
 	}
-	_ = l.out.file.Close()
-	l.use(f, inode, size)
-	return l.save()
+	_ = w.file.Close()
+	w.use(f, inode, size)
+	return w.save()
 }
 
-func (l *Log) use(f file, inode uint64, size int64) {
-	l.out.file, l.out.inode, l.out.length = f, inode, size
-	l.out.known, l.out.torn, l.out.dirty = nil, false, true
+func (w *writer) use(f file, inode uint64, size int64) {
+	w.file, w.inode, w.length = f, inode, size
+	w.known, w.torn, w.dirty = nil, false, true
 }
 
-// write puts lines at the end of the log, whole or not at all. It needs the turn.
-func (l *Log) write(lines []byte) error {
-	if l.out.file == nil {
+// write puts lines at the end of the log, whole or not at all.
+func (w *writer) write(lines []byte) error {
+	if w.file == nil {
 		return nil
 	}
-	if err := l.detectChanges(); err != nil {
+	if err := w.detectChanges(); err != nil {
 		return err
 	}
-	if err := l.put(lines); err != nil {
+	if err := w.put(lines); err != nil {
 		return err
 	}
-	if was := l.out.length - int64(len(lines)); l.followsHole(was) {
-		l.noteLog(event.LogTruncated{From: was})
-		l.out.length = 0
-		if err := l.out.file.Truncate(0); err != nil {
+	if was := w.length - int64(len(lines)); w.followsHole(was) {
+		w.note(event.LogTruncated{From: was})
+		w.length = 0
+		if err := w.file.Truncate(0); err != nil {
 			return err
 		}
-		return l.put(lines)
+		return w.put(lines)
 	}
 	return nil
 }
 
 // put writes lines at the length that the log is known to have.
-func (l *Log) put(lines []byte) error {
-	if _, err := l.out.file.WriteAt(lines, l.out.length); err != nil {
-		l.out.torn = true
-		return errors.Join(err, l.cut())
+func (w *writer) put(lines []byte) error {
+	if _, err := w.file.WriteAt(lines, w.length); err != nil {
+		w.torn = true
+		return errors.Join(err, w.cut())
 	}
-	l.out.length += int64(len(lines))
+	w.length += int64(len(lines))
 	return nil
 }
 
 // followsHole reports whether the bytes before offset at are a hole because the log was truncated
 // between reading its length and the write. A line in that place would end before the offset, and
 // not with a zero.
-func (l *Log) followsHole(at int64) bool {
+func (w *writer) followsHole(at int64) bool {
 	var b [1]byte
 	if at == 0 {
 		return false
 	}
-	n, err := l.out.file.ReadAt(b[:], at-1)
+	n, err := w.file.ReadAt(b[:], at-1)
 	return n == 1 && err == nil && b[0] == 0
 }
 
@@ -140,23 +140,23 @@ func (l *Log) followsHole(at int64) bool {
 //
 // If the log is longer than berth wrote, do not continue at its new end: the surplus may be the
 // write of an earlier berth, which hung and was carried out late.
-func (l *Log) detectChanges() error {
-	if err := l.cut(); err != nil {
+func (w *writer) detectChanges() error {
+	if err := w.cut(); err != nil {
 		return err
 	}
-	size, named, err := l.out.file.look()
+	size, named, err := w.file.look()
 	switch {
 	case err != nil:
 		return err
 	case !named:
-		if err := l.openAnew(); err != nil {
+		if err := w.openAnew(); err != nil {
 			return err
 		}
-		l.noteLog(event.LogDeleted{})
-	case size < l.out.length:
-		l.noteLog(event.LogTruncated{From: l.out.length, To: size})
-		l.out.length, l.out.dirty = size, true
-		return l.save()
+		w.note(event.LogDeleted{})
+	case size < w.length:
+		w.note(event.LogTruncated{From: w.length, To: size})
+		w.length, w.dirty = size, true
+		return w.save()
 	}
 	return nil
 }
@@ -164,28 +164,28 @@ func (l *Log) detectChanges() error {
 // noteInterval is the least time between two reports of changes that others made to a log.
 const noteInterval = time.Minute
 
-// noteLog reports a change that another program made to the log, at most once in noteInterval. The
+// note reports a change that another program made to the log, at most once in noteInterval. The
 // limit keeps a pod that may write to its log from deciding how much berth reports.
-func (l *Log) noteLog(e event.Event) {
-	if now := time.Now(); l.out.noted.IsZero() || now.Sub(l.out.noted) >= noteInterval {
-		l.out.noted = now
-		l.o.Note(e)
+func (w *writer) note(e event.Event) {
+	if now := time.Now(); w.noted.IsZero() || now.Sub(w.noted) >= noteInterval {
+		w.noted = now
+		w.o.Note(e)
 	}
 }
 
 // cut removes the remains of a write that failed half-way.
-func (l *Log) cut() error {
-	if !l.out.torn {
+func (w *writer) cut() error {
+	if !w.torn {
 		return nil
 	}
-	size, _, err := l.out.file.look()
-	if err == nil && size > l.out.length { // it is shorter if another program has truncated it
-		err = l.out.file.Truncate(l.out.length)
+	size, _, err := w.file.look()
+	if err == nil && size > w.length { // it is shorter if another program has truncated it
+		err = w.file.Truncate(w.length)
 	}
 	if err != nil {
 		return err
 	}
-	l.out.torn = false
+	w.torn = false
 	return nil
 }
 

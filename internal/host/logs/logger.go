@@ -30,24 +30,24 @@ const steady = time.Second
 // of one that ends although the pipes are still needed: berth has their read ends meanwhile, so the
 // container notices nothing. Without a logger, the end of berth would be the end of the last
 // reader.
-func (l *Log) attend(all <-chan struct{}) {
+func (k *keeper) attend(all <-chan struct{}) {
 	wait, said, begun := firstWait, false, time.Time{}
 	for {
-		l.awaitHangUp()
-		if closed(all) || l.isClosed() || !l.needsLogger() {
+		k.awaitHangUp()
+		if closed(all) || closed(k.closing) || !k.needsLogger() {
 			return
 		}
-		if time.Since(begun) < steady && !l.sleepUnless(all, &wait) {
+		if time.Since(begun) < steady && !k.sleepUnless(all, &wait) {
 			return
 		}
 		begun = time.Now()
-		switch err := l.replaceLogger(); {
+		switch err := k.replaceLogger(); {
 		case err == nil:
 			wait, said = firstWait, false
-			l.o.Note(event.LoggerReplaced{})
+			k.o.Note(event.LoggerReplaced{})
 		case !said:
 			said = true
-			l.o.Note(event.LoggerNotReplaced{Err: err.Error()})
+			k.o.Note(event.LoggerNotReplaced{Err: err.Error()})
 		}
 	}
 }
@@ -62,7 +62,7 @@ func closed(c <-chan struct{}) bool {
 }
 
 // sleepUnless waits, longer each time. It is false when all was closed, or Close came, first.
-func (l *Log) sleepUnless(all <-chan struct{}, wait *time.Duration) bool {
+func (k *keeper) sleepUnless(all <-chan struct{}, wait *time.Duration) bool {
 	t := time.NewTimer(*wait)
 	defer t.Stop()
 	*wait = min(2**wait, lastWait)
@@ -70,17 +70,17 @@ func (l *Log) sleepUnless(all <-chan struct{}, wait *time.Duration) bool {
 	case <-t.C:
 		return true
 	case <-all:
-	case <-l.closing:
+	case <-k.closing:
 	}
 	return false
 }
 
 // awaitHangUp returns when the logger has ended the connection, or berth has. Without a connection
 // it returns at once.
-func (l *Log) awaitHangUp() {
-	l.mu.Lock()
-	conn := l.mu.logger
-	l.mu.Unlock()
+func (k *keeper) awaitHangUp() {
+	k.mu.Lock()
+	conn := k.mu.conn
+	k.mu.Unlock()
 	if conn == nil {
 		return
 	}
@@ -102,8 +102,8 @@ func (l *Log) awaitHangUp() {
 
 // needsLogger reports whether a pipe has a writer, or something in it that is not in a spool yet.
 // The name of the socket would not answer that: others can remove it.
-func (l *Log) needsLogger() bool {
-	for _, s := range l.streams {
+func (k *keeper) needsLogger() bool {
+	for _, s := range k.streams {
 		if pipe, _, _ := s.source(); pipe != nil && inUse(pipe) {
 			return true
 		}
@@ -123,15 +123,14 @@ func inUse(pipe syscall.RawConn) (used bool) {
 }
 
 // replaceLogger starts another logger with the pipes, and connects to it.
-func (l *Log) replaceLogger() error {
-	if !l.enter() {
+func (k *keeper) replaceLogger() error {
+	if closed(k.closing) {
 		return os.ErrClosed
 	}
-	defer l.leave()
-	if l.o.LoggerProgram == "" {
+	if k.o.LoggerProgram == "" {
 		return errors.New("its program is not known")
 	}
-	pipes, err := l.readEnds()
+	pipes, err := k.readEnds()
 	if err != nil {
 		return err
 	}
@@ -141,10 +140,10 @@ func (l *Log) replaceLogger() error {
 	}
 	defer ready.Close()
 	files := slices.Concat(pipes, []*os.File{tell})
-	if err := os.Remove(l.o.in(socket)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(k.o.in(socket)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return errors.Join(err, closeAll(files))
 	}
-	cmd := exec.Command(l.o.LoggerProgram, "io", l.o.Dir) //nolint:gosec // the program is of berth's libexec
+	cmd := exec.Command(k.o.LoggerProgram, "io", k.o.Dir) //nolint:gosec // the program is of berth's libexec
 	// without the descriptors that systemd passed to berth
 	cmd.Env = []string{}
 	cmd.Dir = "/"
@@ -160,29 +159,29 @@ func (l *Log) replaceLogger() error {
 	if _, err := ready.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		return errors.Join(fmt.Errorf("berth-logger is not ready: %w", err), cmd.Process.Kill())
 	}
-	conn, again, err := dial(l.o.Dir)
+	conn, again, err := dial(k.o.Dir)
 	if err != nil {
 		return fmt.Errorf("connect to berth-logger: %w", err)
 	}
 	for _, fd := range again { // berth has them
 		_ = unix.Close(fd)
 	}
-	return l.callsLogger(conn)
+	return k.callsLogger(conn)
 }
 
 // readEnds opens the pipes once more, for stdout and stderr in this order. A terminal has one,
 // which stands for both. An open file of its own, and not a duplicate, does not share berth's
 // flags.
-func (l *Log) readEnds() (_ []*os.File, err error) {
+func (k *keeper) readEnds() (_ []*os.File, err error) {
 	var ends [2]*os.File
 	for i := range ends {
-		s := l.stream(i)
+		s := k.stream(i)
 		if s == nil {
-			s = l.streams[0]
+			s = k.streams[0]
 		}
 		pipe, _, _ := s.source()
-		if pipe == nil && len(l.streams) == len(ends) { // it has ended
-			pipe, _, _ = l.stream(1 - i).source()
+		if pipe == nil && len(k.streams) == len(ends) { // it has ended
+			pipe, _, _ = k.stream(1 - i).source()
 		}
 		err = os.ErrClosed
 		if pipe != nil {
@@ -205,25 +204,25 @@ func closeAll(files []*os.File) error {
 }
 
 // callsLogger makes a descriptor the connection to the logger, in the place of the one before.
-func (l *Log) callsLogger(fd int) error {
+func (k *keeper) callsLogger(fd int) error {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return errors.Join(err, unix.Close(fd))
 	}
 	conn := os.NewFile(uintptr(fd), socket)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.mu.closed {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.mu.closed {
 		return errors.Join(os.ErrClosed, conn.Close())
 	}
-	l.hangUpLocked()
-	l.mu.logger = conn
+	k.hangUpLocked()
+	k.mu.conn = conn
 	return nil
 }
 
 // notePipes writes down which pipes the container writes to. Without the file they are not found
 // again when the logger has gone while berth was away, and nothing else is lost.
-func (l *Log) notePipes(fds []int) {
-	if _, err := os.Lstat(l.o.in(pipesName)); err == nil {
+func (k *keeper) notePipes(fds []int) {
+	if _, err := os.Lstat(k.o.in(pipesName)); err == nil {
 		return
 	}
 	var text string
@@ -234,7 +233,7 @@ func (l *Log) notePipes(fds []int) {
 		}
 		text += strconv.FormatUint(inode, 10) + "\n"
 	}
-	_ = os.WriteFile(l.o.in(pipesName), []byte(text), 0o600)
+	_ = os.WriteFile(k.o.in(pipesName), []byte(text), 0o600)
 }
 
 // pipeOf returns the number by which a pipe is known.
@@ -255,9 +254,9 @@ func pipeOf(fd int) (uint64, error) {
 //
 // The pipes and their content exist for as long as a process has their write end open. A container
 // that has written while there was no reader has got an error, or a SIGPIPE.
-func (l *Log) takeBack() bool {
-	text, err := os.ReadFile(l.o.in(pipesName))
-	if err != nil || l.o.Pipe == nil {
+func (k *keeper) takeBack() bool {
+	text, err := os.ReadFile(k.o.in(pipesName))
+	if err != nil || k.o.Pipe == nil {
 		return false
 	}
 	var inodes [2]uint64
@@ -265,11 +264,11 @@ func (l *Log) takeBack() bool {
 		return false
 	}
 	found := false
-	for _, s := range l.streams {
+	for _, s := range k.streams {
 		if s.ended {
 			continue
 		}
-		fd, err := l.o.Pipe(inodes[s.index])
+		fd, err := k.o.Pipe(inodes[s.index])
 		if err == nil {
 			err = s.attach(fd)
 		}
@@ -278,9 +277,9 @@ func (l *Log) takeBack() bool {
 	if !found {
 		return false
 	}
-	l.o.Note(event.LoggerReplacedLate{})
-	if err := l.replaceLogger(); err != nil { // attend tries again
-		l.o.Note(event.LoggerNotReplaced{Err: err.Error()})
+	k.o.Note(event.LoggerReplacedLate{})
+	if err := k.replaceLogger(); err != nil { // attend tries again
+		k.o.Note(event.LoggerNotReplaced{Err: err.Error()})
 	}
 	return true
 }

@@ -189,7 +189,7 @@ func TestTheDescriptorThatATerminalDoesNotNeedIsClosedOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := l.dial(); err != nil {
+	if err := l.keeper.dial(); err != nil {
 		t.Fatal(err)
 	}
 	var others []*os.File

@@ -63,12 +63,11 @@ type Options struct {
 // Log is one container's stdio. Its methods may be called from any goroutine.
 type Log struct {
 	o       Options
-	disk    disk // of the log file
 	direct  bool // the output comes from a logger's pipes, not from FIFOs
 	streams []*stream
-	stdin   *os.File // both ends, so that the container's stdin stays open
-	over    bool     // see StdinOver
-	cursor  *os.File
+	out     *writer // needs the turn
+	keeper  keeper
+	stdin   stdin
 	tees    tees
 
 	gatherTime time.Duration // see the constant of this name
@@ -81,19 +80,6 @@ type Log struct {
 	// turn is held for all work on the log file and the cursor. A hung log disk may keep its holder
 	// for ever, so all others wait for it with a bound.
 	turn chan struct{}
-	out  struct { // needs the turn
-		file   file // nil: not open yet
-		inode  uint64
-		length int64 // of the log, as far as it is whole
-		// torn is set if a write ended half-way, so that the log may be longer than length.
-		torn bool
-		// noted is when a change by others to the log was last reported.
-		noted time.Time
-		// known is the cursor of an earlier berth, until the log is open.
-		known *cursor
-		// dirty is set while the cursor on disk differs from the one in memory.
-		dirty bool
-	}
 
 	mu struct {
 		sync.Mutex
@@ -101,9 +87,8 @@ type Log struct {
 		closed bool
 		done   bool       // the files are closed
 		keep   []*os.File // our own ends of the FIFOs, until Started
-		logger *os.File   // the connection to the logger; nil for none
 	}
-	bytes, lines atomic.Int64
+	bytes atomic.Int64
 }
 
 // Stats is for a person.
@@ -134,7 +119,16 @@ func createOn(o Options, d disk) (*Log, error) {
 func create(o Options, d disk) (*Log, error) {
 	l := newLog(o, d)
 	l.direct = o.LoggerProgram != ""
-	for _, name := range l.fifos() {
+	var fifos []string
+	if o.Stdin {
+		fifos = append(fifos, "stdin")
+	}
+	for _, s := range l.streams {
+		if !l.direct {
+			fifos = append(fifos, s.name)
+		}
+	}
+	for _, name := range fifos {
 		if err := unix.Mkfifo(l.o.in(name), 0o600); err != nil {
 			return nil, fmt.Errorf("make FIFO %s: %w", name, err)
 		}
@@ -143,7 +137,7 @@ func create(o Options, d disk) (*Log, error) {
 		return nil, errors.Join(err, l.Close())
 	}
 	// The whole cursor is written now, so that no later write of it needs room on the disk.
-	if err := l.save(); err != nil {
+	if err := l.out.save(); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	for _, s := range l.streams {
@@ -167,7 +161,7 @@ func create(o Options, d disk) (*Log, error) {
 func (l *Log) firstOpen() error {
 	ctx, cancel := context.WithTimeout(context.Background(), openTimeout)
 	defer cancel()
-	if err := l.withTurn(ctx, l.openLog); errors.Is(err, errdefs.ErrInvalidArgument) {
+	if err := l.withTurn(ctx, l.out.open); errors.Is(err, errdefs.ErrInvalidArgument) {
 		return err
 	}
 	return nil // the pump retries, and reports the error
@@ -191,7 +185,7 @@ func openOn(o Options, d disk) (*Log, error) {
 	if err := l.openFiles(); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	if err := l.restore(); err != nil {
+	if err := l.out.restore(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open stdio %s: %w", o.Dir, err), l.Close())
 	}
 	return l, nil
@@ -205,8 +199,8 @@ func newLog(o Options, d disk) *Log {
 		o.Note = func(event.Event) {}
 	}
 	l := &Log{
-		o:          o,
-		disk:       d,
+		o: o,
+
 		gatherTime: gatherTime,
 		started:    make(chan struct{}),
 		drained:    make(chan struct{}),
@@ -218,16 +212,16 @@ func newLog(o Options, d disk) *Log {
 			l.streams = append(l.streams, newStream(name, i))
 		}
 	}
+	l.out = &writer{o: &l.o, disk: d, streams: l.streams}
+	l.stdin.o = &l.o
+	l.keeper = keeper{o: &l.o, streams: l.streams, closing: l.closing}
 	return l
 }
 
 // openFiles opens the files in Dir.
 func (l *Log) openFiles() (err error) {
-	l.over = l.stdinOver()
-	if l.o.Stdin && !l.over {
-		if l.stdin, err = os.OpenFile(l.o.in("stdin"), os.O_RDWR|unix.O_NONBLOCK, 0); err != nil {
-			return fmt.Errorf("open FIFO stdin: %w", err)
-		}
+	if err := l.stdin.open(); err != nil {
+		return err
 	}
 	for _, s := range l.streams {
 		if s.spool, err = os.OpenFile(l.o.in(s.name+".spool"), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
@@ -244,7 +238,7 @@ func (l *Log) openFiles() (err error) {
 			return fmt.Errorf("open FIFO %s: %w", s.name, err)
 		}
 	}
-	if l.cursor, err = os.OpenFile(l.o.in("cursor"), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+	if l.out.cursor, err = os.OpenFile(l.o.in("cursor"), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 		return fmt.Errorf("open cursor: %w", err)
 	}
 	return nil

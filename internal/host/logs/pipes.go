@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,20 +22,6 @@ const socket = "logger"
 
 // loggerTimeout bounds each exchange with the logger, which answers at once unless it was stopped.
 const loggerTimeout = 2 * time.Second
-
-// fifos returns the names of the FIFOs that there are.
-func (l *Log) fifos() []string {
-	var names []string
-	if l.o.Stdin {
-		names = append(names, "stdin")
-	}
-	for _, s := range l.streams {
-		if !l.direct {
-			names = append(names, s.name)
-		}
-	}
-	return names
-}
 
 // FIFOs returns the shim's arguments for stdin, stdout and stderr: paths of FIFOs, or the URI by
 // which it starts the logger. They are empty for streams that the container does not have.
@@ -69,47 +57,58 @@ func (l *Log) Started() error {
 	var err error
 	l.once.Do(func() {
 		defer close(l.started)
-		if !l.direct || !l.enter() {
+		if !l.direct || l.isClosed() {
 			return
 		}
-		defer l.leave()
-		if err = l.dial(); err != nil {
+		if err = l.keeper.dial(); err != nil {
 			err = fmt.Errorf("take the container's output from berth-logger: %w", err)
 		}
 	})
 	return err
 }
 
-// connect sees to it that each stream that has not ended has its pipe. A stream without one has
-// ended. It is false when Close came first.
-func (l *Log) connect() bool {
-	if !l.direct {
-		return true
+// keeper is the connection to the container's berth-logger, the program that keeps the pipes open
+// while berth is away. As long as a pipe is needed and berth is there, a logger is there, too, or is
+// started again.
+type keeper struct {
+	o       *Options
+	streams []*stream       // which get their pipes from the logger
+	closing <-chan struct{} // closed by Close
+
+	mu struct {
+		sync.Mutex
+		conn   *os.File // nil for none
+		closed bool     // there is none any more
 	}
+}
+
+// connect attaches the pipe to each stream that has not ended, once started is closed. A stream
+// without one has ended. It is false when Close came first.
+func (k *keeper) connect(started <-chan struct{}) bool {
 	select {
-	case <-l.started:
-	case <-l.closing:
+	case <-started:
+	case <-k.closing:
 		return false
 	}
-	for wait := firstWait; !l.connected(); {
-		err := l.dial()
+	for wait := firstWait; !k.connected(); {
+		err := k.dial()
 		switch {
 		case err == nil:
-		case gone(err) && l.takeBack():
-			return !l.isClosed()
+		case gone(err) && k.takeBack():
+			return !closed(k.closing)
 		case errors.Is(err, unix.ENOENT):
 			return true // the logger ended by itself: nothing was left in the pipes
 		case errors.Is(err, unix.ECONNREFUSED):
-			l.o.Note(event.LoggerKilled{})
+			k.o.Note(event.LoggerKilled{})
 			return true
 		default:
-			l.o.Note(event.LoggerSilent{Err: err.Error()})
-			if !l.sleep(&wait) {
+			k.o.Note(event.LoggerSilent{Err: err.Error()})
+			if !sleep(k.closing, &wait) {
 				return false
 			}
 		}
 	}
-	return !l.isClosed()
+	return !closed(k.closing)
 }
 
 // gone reports whether an error means that no logger listens: it has ended, or its socket was
@@ -119,8 +118,8 @@ func gone(err error) bool {
 }
 
 // connected reports whether no stream needs the logger any more.
-func (l *Log) connected() bool {
-	for _, s := range l.streams {
+func (k *keeper) connected() bool {
+	for _, s := range k.streams {
 		if !s.ended && !s.attached() {
 			return false
 		}
@@ -129,26 +128,26 @@ func (l *Log) connected() bool {
 }
 
 // dial takes the pipes from the logger.
-func (l *Log) dial() error {
-	conn, pipes, err := dial(l.o.Dir)
+func (k *keeper) dial() error {
+	conn, pipes, err := dial(k.o.Dir)
 	if err != nil {
 		return err
 	}
-	l.notePipes(pipes)
-	if err := l.callsLogger(conn); err != nil && !l.isClosed() {
+	k.notePipes(pipes)
+	if err := k.callsLogger(conn); err != nil && !closed(k.closing) {
 		for _, fd := range pipes {
 			_ = unix.Close(fd)
 		}
 		return err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	for i, fd := range pipes {
-		if l.o.AnyUser {
+		if k.o.AnyUser {
 			_ = unix.Fchmod(fd, 0o622) // of both ends; without it, the output works and /dev/stdout does not
 		}
-		s := l.stream(i)
-		if s == nil || l.mu.closed { // a terminal has one stream
+		s := k.stream(i)
+		if s == nil || k.mu.closed { // a terminal has one stream
 			_ = unix.Close(fd)
 			continue
 		}
@@ -160,8 +159,8 @@ func (l *Log) dial() error {
 }
 
 // stream returns the one that has an index, or nil if there is none.
-func (l *Log) stream(index int) *stream {
-	for _, s := range l.streams {
+func (k *keeper) stream(index int) *stream {
+	for _, s := range k.streams {
 		if s.index == index {
 			return s
 		}
@@ -169,26 +168,35 @@ func (l *Log) stream(index int) *stream {
 	return nil
 }
 
-// hangUpLocked ends the connection; the logger waits for the next berth.
-func (l *Log) hangUpLocked() {
-	if l.mu.logger != nil {
-		_ = l.mu.logger.Close()
-		l.mu.logger = nil
+// close ends the connection for good; the logger waits for the next berth. No stream gets a pipe
+// any more.
+func (k *keeper) close() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.mu.closed = true
+	k.hangUpLocked()
+}
+
+// hangUpLocked ends the connection; the logger waits for another.
+func (k *keeper) hangUpLocked() {
+	if k.mu.conn != nil {
+		_ = k.mu.conn.Close()
+		k.mu.conn = nil
 	}
 }
 
 // dismiss tells the logger that all output was taken.
-func (l *Log) dismiss() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.mu.logger != nil {
-		if raw, err := l.mu.logger.SyscallConn(); err == nil {
+func (k *keeper) dismiss() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.mu.conn != nil {
+		if raw, err := k.mu.conn.SyscallConn(); err == nil {
 			_ = raw.Control(func(fd uintptr) {
 				_ = unix.Send(int(fd), []byte("q"), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
 			})
 		}
 	}
-	l.hangUpLocked()
+	k.hangUpLocked()
 }
 
 // dismiss ends the logger of dir, if there is one.

@@ -166,7 +166,7 @@ func (l *Log) pump(s *stream) {
 			continue
 		}
 		s.fail(l.o.Note, err)
-		if !l.sleep(&wait) {
+		if !sleep(l.closing, &wait) {
 			return
 		}
 	}
@@ -304,7 +304,7 @@ func (l *Log) end(s *stream) {
 	}
 	defer func() { <-l.turn }()
 	s.ended = true
-	if err := l.save(); err != nil { // a later berth finds the end of the pipe once more
+	if err := l.out.save(); err != nil { // a later berth finds the end of the pipe once more
 		l.o.Note(event.OutputEndUnrecorded{Stream: s.name, Err: err.Error()})
 	}
 }
@@ -322,7 +322,7 @@ func (l *Log) append(s *stream, last bool) bool {
 			return false
 		}
 		silent := time.AfterFunc(silentTimeout, func() { s.fail(l.o.Note, errSilent) })
-		err := l.appendLocked(s, last)
+		err := l.out.append(s, last)
 		silent.Stop()
 		<-l.turn
 		if l.isClosed() {
@@ -333,15 +333,15 @@ func (l *Log) append(s *stream, last bool) bool {
 			return true
 		}
 		s.fail(l.o.Note, err)
-		if !l.sleep(&wait) {
+		if !sleep(l.closing, &wait) {
 			return false
 		}
 	}
 }
 
-// sleep waits, longer each time. It is false when Close came first.
-func (l *Log) sleep(wait *time.Duration) bool {
+// sleep waits, longer each time. It is false when closing was closed first.
+func sleep(closing <-chan struct{}, wait *time.Duration) bool {
 	now := *wait
 	*wait = min(2**wait, lastWait)
-	return retry.Sleep(l.closing, now)
+	return retry.Sleep(closing, now)
 }

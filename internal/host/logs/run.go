@@ -26,7 +26,7 @@ func (l *Log) Run(ctx context.Context) error {
 		return nil
 	}
 	defer l.leave()
-	if !l.connect() {
+	if l.direct && !l.keeper.connect(l.started) {
 		return nil
 	}
 	all := make(chan struct{})
@@ -41,16 +41,16 @@ func (l *Log) Run(ctx context.Context) error {
 			l.pump(s)
 			if running.Add(-1) == 0 {
 				close(all)
-				l.dismiss() // or it goes with Close
+				l.keeper.dismiss() // or it goes with Close
 			}
 		}()
 	}
 	if len(l.streams) == 0 {
 		close(all)
-		l.dismiss()
+		l.keeper.dismiss()
 	}
 	if l.direct {
-		l.attend(all)
+		l.keeper.attend(all)
 	}
 	select {
 	case <-all:
@@ -131,7 +131,7 @@ func (l *Log) Reopen(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, reopenTimeout)
 	defer cancel()
-	if err := l.withTurn(ctx, l.reopenLog); err != nil {
+	if err := l.withTurn(ctx, l.out.reopen); err != nil {
 		return fmt.Errorf("reopen: %w", err)
 	}
 	return nil
@@ -181,7 +181,7 @@ func (l *Log) takeTurn(ctx context.Context) error {
 
 // Stats returns the totals so far.
 func (l *Log) Stats() Stats {
-	st := Stats{Bytes: l.bytes.Load(), Lines: l.lines.Load()}
+	st := Stats{Bytes: l.bytes.Load(), Lines: l.out.lines.Load()}
 	for _, s := range l.streams {
 		if err := s.failure.Load(); err != nil {
 			st.LastErr = *err
@@ -224,10 +224,5 @@ func (l *Log) leave() {
 }
 
 func (l *Log) isClosed() bool {
-	select {
-	case <-l.closing:
-		return true
-	default:
-		return false
-	}
+	return closed(l.closing)
 }

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -38,13 +40,36 @@ const (
 	cursorBefore = 32
 )
 
-// save writes the cursor. It needs the turn.
-func (l *Log) save() error {
-	c := cursor{Inode: l.out.inode, Length: l.out.length}
-	if l.out.known != nil { // the log is not open yet
-		c.Inode, c.Length = l.out.known.Inode, l.out.known.Length
+// writer brings the spools of a container into its log, and records in the cursor how far it is:
+// steps 2 to 4 of the package comment. Whenever a method returns, the cursor on the disk is true, or
+// the log is cut back to it before anything else is written. All methods need the turn.
+type writer struct {
+	o       *Options
+	disk    disk
+	streams []*stream // their spools
+	cursor  *os.File
+	lines   atomic.Int64
+
+	file   file // nil: not open yet
+	inode  uint64
+	length int64 // of the log, as far as it is whole
+	// torn is set if a write ended half-way, so that the log may be longer than length.
+	torn bool
+	// noted is when a change by others to the log was last reported.
+	noted time.Time
+	// known is the cursor of an earlier berth, until the log is open.
+	known *cursor
+	// dirty is set while the cursor on disk differs from the one in memory.
+	dirty bool
+}
+
+// save writes the cursor.
+func (w *writer) save() error {
+	c := cursor{Inode: w.inode, Length: w.length}
+	if w.known != nil { // the log is not open yet
+		c.Inode, c.Length = w.known.Inode, w.known.Length
 	}
-	for _, s := range l.streams {
+	for _, s := range w.streams {
 		c.Consumed[s.index], c.Ended[s.index] = s.consumed, s.ended
 		if s.resetting {
 			c.Consumed[s.index] = -1
@@ -54,20 +79,20 @@ func (l *Log) save() error {
 	if _, err := binary.Encode(b[:], binary.LittleEndian, c); err != nil {
 		return fmt.Errorf("save log cursor: %w", err)
 	}
-	l.out.dirty = true
-	if _, err := l.cursor.WriteAt(b[:], 0); err != nil {
+	w.dirty = true
+	if _, err := w.cursor.WriteAt(b[:], 0); err != nil {
 		return fmt.Errorf("save log cursor: %w", err)
 	}
-	l.out.dirty = false
+	w.dirty = false
 	return nil
 }
 
 // restore brings spools and cursor together after the death of a berth. The log follows when it is
 // opened.
-func (l *Log) restore() error {
+func (w *writer) restore() error {
 	var c cursor
 	b := make([]byte, cursorSize)
-	n, err := l.cursor.ReadAt(b, 0)
+	n, err := w.cursor.ReadAt(b, 0)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("read log cursor: %w", err)
 	}
@@ -76,9 +101,9 @@ func (l *Log) restore() error {
 		if _, err := binary.Decode(b, binary.LittleEndian, &c); err != nil {
 			return fmt.Errorf("read log cursor: %w", err)
 		}
-		l.out.known = &c
+		w.known = &c
 	}
-	for _, s := range l.streams {
+	for _, s := range w.streams {
 		st, err := s.spool.Stat()
 		if err != nil {
 			return fmt.Errorf("open spool: %w", err)
@@ -92,26 +117,25 @@ func (l *Log) restore() error {
 		}
 		s.ended = c.Ended[s.index]
 	}
-	l.out.dirty = true
+	w.dirty = true
 	return nil
 }
 
 // buffers hold text read from a spool, and the lines made from it.
 var buffers = sync.Pool{New: func() any { return new([2][]byte) }}
 
-// appendLocked makes one attempt of append. The cursor is true whenever this returns, or the log is
-// to be cut back to it. It needs the turn.
-func (l *Log) appendLocked(s *stream, last bool) error {
-	if err := l.openLog(); err != nil {
+// append makes one attempt to bring the lines of a spool into the log: see [Log.append].
+func (w *writer) append(s *stream, last bool) error {
+	if err := w.open(); err != nil {
 		return err
 	}
-	if l.out.dirty {
-		if err := l.save(); err != nil {
+	if w.dirty {
+		if err := w.save(); err != nil {
 			return err
 		}
 	}
 	if s.resetting {
-		if err := l.reset(s); err != nil {
+		if err := w.reset(s); err != nil {
 			return err
 		}
 	}
@@ -119,7 +143,7 @@ func (l *Log) appendLocked(s *stream, last bool) error {
 	defer buffers.Put(b)
 	last = last || s.size > s.most() // an unfinished line must not keep the spool from being emptied
 	for s.consumed < s.size {
-		used, err := l.appendPiece(s, last, b)
+		used, err := w.appendPiece(s, last, b)
 		if err != nil {
 			return err
 		}
@@ -127,12 +151,12 @@ func (l *Log) appendLocked(s *stream, last bool) error {
 			break
 		}
 	}
-	return l.tidy(s)
+	return w.tidy(s)
 }
 
 // appendPiece brings a part of the spool into the log and returns its length.
-func (l *Log) appendPiece(s *stream, last bool, b *[2][]byte) (int, error) {
-	n := min(s.size-s.consumed, int64(chunk+l.o.MaxLine+1))
+func (w *writer) appendPiece(s *stream, last bool, b *[2][]byte) (int, error) {
+	n := min(s.size-s.consumed, int64(chunk+w.o.MaxLine+1))
 	if int64(cap(b[0])) < n {
 		b[0] = make([]byte, n)
 	}
@@ -140,17 +164,17 @@ func (l *Log) appendPiece(s *stream, last bool, b *[2][]byte) (int, error) {
 	if _, err := s.spool.ReadAt(text, s.consumed); err != nil {
 		return 0, fmt.Errorf("read spool: %w", err)
 	}
-	lines, used, count := format(b[1][:0], text, s.name, l.o.MaxLine, last && s.consumed+n == s.size, time.Now())
+	lines, used, count := format(b[1][:0], text, s.name, w.o.MaxLine, last && s.consumed+n == s.size, time.Now())
 	b[1] = lines
 	if used == 0 {
 		return 0, nil
 	}
-	if err := l.write(lines); err != nil {
+	if err := w.write(lines); err != nil {
 		return 0, err
 	}
-	l.lines.Add(int64(count))
+	w.lines.Add(int64(count))
 	s.consumed += int64(used)
-	return used, l.save()
+	return used, w.save()
 }
 
 // most returns how long the spool may be.
@@ -162,10 +186,10 @@ func (s *stream) most() int64 {
 }
 
 // tidy gives back the pages of the spool that are not needed any more.
-func (l *Log) tidy(s *stream) error {
+func (w *writer) tidy(s *stream) error {
 	empty := s.consumed == s.size
 	if empty && s.size > s.most() {
-		return l.reset(s)
+		return w.reset(s)
 	}
 	end := s.consumed &^ (page - 1)
 	if s.noPunch || end <= s.punched || !empty && end-s.punched < 64<<10 {
@@ -189,14 +213,14 @@ func (l *Log) tidy(s *stream) error {
 // reset empties the spool, all of which is in the log. The cursor announces that first and is
 // corrected afterwards: if berth is killed after any of the three steps, the next berth finishes
 // them.
-func (l *Log) reset(s *stream) error {
+func (w *writer) reset(s *stream) error {
 	s.resetting = true
-	if err := l.save(); err != nil {
+	if err := w.save(); err != nil {
 		return err
 	}
 	if err := s.spool.Truncate(0); err != nil {
 		return fmt.Errorf("empty spool: %w", err)
 	}
 	s.size, s.consumed, s.punched, s.resetting = 0, 0, 0, false
-	return l.save()
+	return w.save()
 }

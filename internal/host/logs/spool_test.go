@@ -190,7 +190,7 @@ func TestASpoolThatWasBeingEmptied(t *testing.T) {
 				t.Fatal(err)
 			}
 			l.streams[0].resetting = true
-			if err := l.save(); err != nil {
+			if err := l.out.save(); err != nil {
 				t.Fatal(err)
 			}
 			if truncated {

@@ -6,12 +6,10 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"sync"
 	"sync/atomic"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/sys/unix"
 
 	"berth/internal/base/retry"
 )
@@ -174,67 +172,20 @@ func (t *tees) end() {
 // OpenStdin opens the container's stdin to write to it. The caller closes it; that wakes a writer
 // that waits for the container to read. It returns ErrFailedPrecondition if the container has no
 // stdin, or if its stdin was closed.
-func (a Attachment) OpenStdin() (io.WriteCloser, error) {
-	if !a.l.o.Stdin {
-		return nil, fmt.Errorf("the container has no stdin: %w", errdefs.ErrFailedPrecondition)
-	}
-	f, err := os.OpenFile(a.l.o.in("stdin"), os.O_WRONLY|unix.O_NONBLOCK, 0)
-	if err == nil && a.l.o.StdinOnce {
-		if err = a.l.takeStdin(); err != nil {
-			_ = f.Close()
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("the container's stdin is closed: %w: %w", err, errdefs.ErrFailedPrecondition)
-	}
-	return f, nil
-}
+func (a Attachment) OpenStdin() (io.WriteCloser, error) { return a.l.stdin.writer() }
 
 // CloseStdin closes this end of the container's stdin if it is to end with its first client, and
 // reports whether it is. The container reads the end of its input once the shim has closed its end,
 // too.
 func (a Attachment) CloseStdin() bool {
-	l := a.l
-	if !l.o.Stdin || !l.o.StdinOnce {
-		return false
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.stdin != nil {
-		_ = l.stdin.Close()
-	}
-	_ = os.Remove(l.o.in("stdin")) // so that it is not opened again
-	return true
-}
-
-// taken is a file that marks a stdin that ends with its first client as used. If berth is killed,
-// the client's end is lost with it, and the next berth must know.
-const taken = "stdin.taken"
-
-func (l *Log) takeStdin() error {
-	f, err := os.OpenFile(l.o.in(taken), os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	return f.Close()
-}
-
-// stdinOver reports whether the only client that the stdin may have was one of an earlier berth's,
-// which ended without ending the stdin. If so, it cannot be opened any more.
-func (l *Log) stdinOver() bool {
-	if !l.o.Stdin || !l.o.StdinOnce {
-		return false
-	}
-	if _, err := os.Lstat(l.o.in(taken)); err != nil {
-		return false
-	}
-	_ = os.Remove(l.o.in("stdin"))
-	return true
+	a.l.mu.Lock()
+	defer a.l.mu.Unlock()
+	return a.l.stdin.close()
 }
 
 // StdinOver reports whether the container's stdin ended with an earlier berth. The shim may still
 // have its end open: the container reads the end of its input once that is closed, too.
-func (l *Log) StdinOver() bool { return l.over }
+func (l *Log) StdinOver() bool { return l.stdin.over }
 
 // Terminal reports whether the container has a terminal.
 func (a Attachment) Terminal() bool { return a.l.o.Terminal }
