@@ -31,9 +31,6 @@ func openEngine(c *containerd, h host, im images, owner string) (engine, error) 
 		Learned:  e.known.noteStateDir,
 		Logger:   c.log.Logger,
 	}
-	if c.cfg.Tricks.CleanupScript {
-		node.CleanupDir = filepath.Join(c.cfg.Root, "cleanup")
-	}
 	if c.embeds() {
 		node.StateDir = c.embedConfig().State
 	}
@@ -52,6 +49,9 @@ func openEngine(c *containerd, h host, im images, owner string) (engine, error) 
 		},
 		Shims:  e.shims,
 		Logger: c.log.Logger,
+	}
+	if c.cfg.Tricks.CleanupScript {
+		adapter.Cleanups = shims.NewCleanups(e.shims, filepath.Join(c.cfg.Root, "cleanup"), c.log.Logger)
 	}
 	if c.embeds() {
 		adapter.SetAside = c.setAside

@@ -14,30 +14,29 @@ import (
 // callsPerTask is how many calls about one task may be under way at a time.
 const callsPerTask = 16
 
-// calls counts, by ID, the calls to the shim of a task that have not returned.
-type calls struct {
+// asker bounds the calls to shims. It counts, by ID, those that have not returned.
+type asker struct {
+	setAside func(ctx context.Context, id string) bool // see [Config.SetAside]; never nil
+
 	mu sync.Mutex
 	of map[string]int
 }
 
-func (c *calls) enter(id string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.of == nil {
-		c.of = map[string]int{}
-	}
-	if c.of[id] >= callsPerTask {
+func (a *asker) enter(id string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.of[id] >= callsPerTask {
 		return false
 	}
-	c.of[id]++
+	a.of[id]++
 	return true
 }
 
-func (c *calls) leave(id string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.of[id]--; c.of[id] == 0 {
-		delete(c.of, id)
+func (a *asker) leave(id string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.of[id]--; a.of[id] == 0 {
+		delete(a.of, id)
 	}
 }
 
@@ -51,8 +50,8 @@ func (hangs) Unwrap() error { return errdefs.ErrUnavailable }
 
 // reachable returns ErrUnavailable if the shim of id is there, but has not answered since
 // containerd started, which therefore does not know it.
-func reachable(ctx context.Context, c *Containerd, id string) error {
-	if c.setAside(ctx, id) {
+func (a *asker) reachable(ctx context.Context, id string) error {
+	if a.setAside(ctx, id) {
 		return hangs("its shim has not answered since containerd started")
 	}
 	return nil
@@ -63,12 +62,12 @@ func reachable(ctx context.Context, c *Containerd, id string) error {
 // to the shim without a bound, and a shim that is stopped (SIGSTOP) stops reading. A call that was
 // given up goes on by itself; the shim's end ends it. If callsPerTask of them are in flight, the
 // next one is ErrUnavailable at once. A panic of f is ErrInternal.
-func askShim[T any](ctx context.Context, c *Containerd, id string, f func(ctx context.Context) (T, error)) (T, error) {
+func askShim[T any](ctx context.Context, a *asker, id string, f func(ctx context.Context) (T, error)) (T, error) {
 	var none T
-	if err := reachable(ctx, c, id); err != nil {
+	if err := a.reachable(ctx, id); err != nil {
 		return none, err
 	}
-	if !c.calls.enter(id) {
+	if !a.enter(id) {
 		return none, hangs(fmt.Sprintf("its shim has not answered %d earlier calls", callsPerTask))
 	}
 	type answer struct {
@@ -77,24 +76,24 @@ func askShim[T any](ctx context.Context, c *Containerd, id string, f func(ctx co
 	}
 	answered := make(chan answer, 1)
 	go func() {
-		var a answer
+		var r answer
 		defer func() {
 			if p := recover(); p != nil { // it ends this call, as one in the caller's goroutine would
-				a.err = fmt.Errorf("panic: %v: %w\n%s", p, errdefs.ErrInternal, debug.Stack())
+				r.err = fmt.Errorf("panic: %v: %w\n%s", p, errdefs.ErrInternal, debug.Stack())
 			}
-			c.calls.leave(id)
-			answered <- a
+			a.leave(id)
+			answered <- r
 		}()
-		a.v, a.err = f(ctx)
+		r.v, r.err = f(ctx)
 	}()
 	select {
-	case a := <-answered:
-		return a.v, a.err
+	case r := <-answered:
+		return r.v, r.err
 	case <-ctx.Done():
 	}
 	select {
-	case a := <-answered: // it ended together with ctx
-		return a.v, a.err
+	case r := <-answered: // it ended together with ctx
+		return r.v, r.err
 	default:
 		return none, ctx.Err()
 	}

@@ -33,7 +33,7 @@ func (c *Containerd) PauseTask(ctx context.Context, id string) (asked bool, err 
 	if st := p.GetStatus(); st != task.Status_RUNNING {
 		return false, fmt.Errorf("pause task %s: it is %s: %w", id, st, errdefs.ErrFailedPrecondition)
 	}
-	_, err = askShim(connection.Namespaced(ctx), c, id, func(ctx context.Context) (*emptypb.Empty, error) {
+	_, err = askShim(connection.Namespaced(ctx), c.asker, id, func(ctx context.Context) (*emptypb.Empty, error) {
 		return c.client.TaskService().Pause(ctx, &tasks.PauseTaskRequest{ContainerID: id})
 	})
 	if err != nil {
@@ -55,7 +55,7 @@ func (c *Containerd) ResumeTask(ctx context.Context, id string) error {
 	if st := p.GetStatus(); st != task.Status_PAUSED && st != task.Status_PAUSING {
 		return nil
 	}
-	_, err = askShim(connection.Namespaced(ctx), c, id, func(ctx context.Context) (*emptypb.Empty, error) {
+	_, err = askShim(connection.Namespaced(ctx), c.asker, id, func(ctx context.Context) (*emptypb.Empty, error) {
 		return c.client.TaskService().Resume(ctx, &tasks.ResumeTaskRequest{ContainerID: id})
 	})
 	if err = connection.Native(err); err != nil && !errdefs.IsNotFound(err) {
@@ -79,7 +79,7 @@ func (c *Containerd) CheckpointTask(ctx context.Context, id, images, work string
 	if err != nil {
 		return fmt.Errorf("encode options of a checkpoint: %w", err)
 	}
-	_, err = askShim(connection.Namespaced(ctx), c, id, func(ctx context.Context) (*tasks.CheckpointTaskResponse, error) {
+	_, err = askShim(connection.Namespaced(ctx), c.asker, id, func(ctx context.Context) (*tasks.CheckpointTaskResponse, error) {
 		return c.client.TaskService().Checkpoint(ctx, &tasks.CheckpointTaskRequest{ContainerID: id, Options: opts})
 	})
 	if err == nil {

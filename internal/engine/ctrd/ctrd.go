@@ -35,6 +35,9 @@ type Config struct {
 	Runs func(id string) bool
 	// Shims are the shims of the node.
 	Shims *shims.Shims
+	// Cleanups makes the programs by which containerd cleans up after shims and containers; nil: it
+	// does so by the programs of the shims, and no shim is shared.
+	Cleanups *shims.Cleanups
 	// UnsyncedLayers is Unsynced of [layers.Config].
 	UnsyncedLayers bool
 	// Trust is that of [layers.Config].
@@ -44,25 +47,18 @@ type Config struct {
 	Logger   *slog.Logger
 }
 
-// Containerd is the adapter. Its methods may be called from any goroutine.
+// Containerd is the adapter: tasks, objects, the inventory and the subscription to events. Its
+// methods may be called from any goroutine.
 type Containerd struct {
 	*layers.Layers
-	client       *connection.Connection
-	owner        string
-	clock        *clock.Clock
+	*PodShims
 	snapshotters []string
-	setAside     func(ctx context.Context, id string) bool
 	runs         func(id string) bool
-	log          *slog.Logger
 
-	calls    calls
-	shims    *shims.Shims
 	replaced replaced
 	orphans  orphanSearch
-	starts   starts // of shims that several pods share
 	// following: containerd has answered on the subscription that there is.
 	following atomic.Bool
-	grouping  sync.Map // names of the handlers whose shim can serve several pods
 
 	life       context.Context // ends with stop
 	end        context.CancelFunc
@@ -79,20 +75,23 @@ func New(conn *connection.Connection, cfg Config) *Containerd {
 			Measured: cfg.Measured,
 			Logger:   cfg.Logger,
 		}),
-		client:       conn,
-		owner:        cfg.Owner,
-		clock:        cfg.Clock,
+		PodShims: &PodShims{
+			client:   conn,
+			owner:    cfg.Owner,
+			clock:    cfg.Clock,
+			log:      cfg.Logger,
+			asker:    &asker{setAside: cfg.SetAside, of: map[string]int{}},
+			shims:    cfg.Shims,
+			cleanups: cfg.Cleanups,
+		},
 		snapshotters: append(slices.Clone(cfg.Snapshotters), cfg.Snapshotter),
-		setAside:     cfg.SetAside,
 		runs:         cfg.Runs,
-		log:          cfg.Logger,
-		shims:        cfg.Shims,
 	}
 	if c.clock == nil {
 		c.clock = clock.New(nil)
 	}
-	if c.setAside == nil {
-		c.setAside = func(context.Context, string) bool { return false }
+	if c.asker.setAside == nil {
+		c.asker.setAside = func(context.Context, string) bool { return false }
 	}
 	if c.runs == nil {
 		c.runs = func(string) bool { return false }

@@ -25,7 +25,7 @@ func TestWhatContainerdPublishesForADeadShimIsNotAMeasurement(t *testing.T) {
 		}
 		var got []exit.Fact
 		e := &events.Envelope{Topic: "/tasks/exit", Timestamp: time.Now(), Event: event}
-		(&Containerd{clock: clock.New(nil)}).dispatch(e, Listener{Exited: func(f exit.Fact) { got = append(got, f) }})
+		(&Containerd{PodShims: &PodShims{clock: clock.New(nil)}}).dispatch(e, Listener{Exited: func(f exit.Fact) { got = append(got, f) }})
 		if len(got) != 1 || got[0].Measured != measured || got[0].Origin != exit.Stream {
 			t.Errorf("%d: %v", code, got)
 		}

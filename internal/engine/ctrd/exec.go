@@ -32,10 +32,10 @@ func askExec[T any](ctx context.Context, e *Execs, key execproc.Key, verb string
 
 func ask[T any](ctx context.Context, c *Containerd, key execproc.Key, f func(ctx context.Context) (T, error)) (T, error) {
 	var none T
-	if err := reachable(ctx, c, key.Container); err != nil {
+	if err := c.asker.reachable(ctx, key.Container); err != nil {
 		return none, err
 	}
-	return askShim(connection.Namespaced(ctx), c, key.String(), f)
+	return askShim(connection.Namespaced(ctx), c.asker, key.String(), f)
 }
 
 // CreateExec makes an exec process of a task.

@@ -37,18 +37,18 @@ const (
 //
 // If no script can clean up after a dead shim, the death of one ends its containers, so that no
 // shim is shared.
-func (c *Containerd) JoinGroup(ctx context.Context, id string, h pod.Handler) string {
-	if can, _ := c.grouping.Load(h.Name); h.ShimPods < 2 || can != true || !c.shims.CanSpare(ctx, h.Root) {
+func (p *PodShims) JoinGroup(ctx context.Context, id string, h pod.Handler) string {
+	if can, _ := p.grouping.Load(h.Name); h.ShimPods < 2 || can != true || !p.cleanups.CanSpare(ctx, h.Root) {
 		return ""
 	}
 	for {
-		group, other := c.shims.Join(id, kindOf(h), h.ShimPods)
-		if other == "" || c.answers(ctx, other, groupTimeout) {
+		group, other := p.shims.Join(id, kindOf(h), h.ShimPods)
+		if other == "" || p.answers(ctx, other, groupTimeout) {
 			return group
 		}
-		c.log.Warn("shared shim does not answer: no other pod joins it", "group", group, "pod", other)
-		c.shims.Close(group)
-		c.shims.Drop(id)
+		p.log.Warn("shared shim does not answer: no other pod joins it", "group", group, "pod", other)
+		p.shims.Close(group)
+		p.shims.Drop(id)
 	}
 }
 
@@ -58,16 +58,16 @@ func kindOf(h pod.Handler) string { return h.Name + " " + h.Type + " " + h.Root 
 // sparing returns the program by which containerd is to clean up after containers in a pod of a
 // group, and which leaves them alone; "" if there is none now. Containers made meanwhile are ended
 // with the shim, so no other pod may join it.
-func (c *Containerd) sparing(ctx context.Context, id string, h pod.Handler) string {
-	c.shims.LearnHandler(ctx, id, h.Type, h.Root)
-	program := c.shims.HandlerProgram(id, h.Type, h.Root)
+func (p *PodShims) sparing(ctx context.Context, id string, h pod.Handler) string {
+	p.cleanups.LearnHandler(ctx, id, h.Type, h.Root)
+	program := p.cleanups.HandlerProgram(id, h.Type, h.Root)
 	if program == "" { // this shim's own program is gone, so that no other one can be started by it
-		program = c.shims.CleanupFor(ctx, id, h.Root)
+		program = p.cleanups.For(ctx, id, h.Root)
 	}
 	if program == "" {
-		group := c.shims.Key(id)
-		c.log.Warn("clean-up program that spares the containers of a dead shim not available: no other pod joins its group", "group", group, "pod", id)
-		c.shims.Close(group)
+		group := p.shims.Key(id)
+		p.log.Warn("clean-up program that spares the containers of a dead shim not available: no other pod joins its group", "group", group, "pod", id)
+		p.shims.Close(group)
 	}
 	return program
 }
@@ -75,18 +75,18 @@ func (c *Containerd) sparing(ctx context.Context, id string, h pod.Handler) stri
 // Hangs reports whether the shim that a pod shares with others runs and does not answer. No
 // question about a container is asked: one whose OCI runtime is slow keeps its shim from no other
 // answer.
-func (c *Containerd) Hangs(ctx context.Context, id string) bool {
-	return c.shims.Key(id) != id && !c.shims.HasEnded(id) && !c.answers(ctx, id, taskTimeout)
+func (p *PodShims) Hangs(ctx context.Context, id string) bool {
+	return p.shims.Key(id) != id && !p.shims.HasEnded(id) && !p.answers(ctx, id, taskTimeout)
 }
 
 // answers reports whether the shim of a pod answers in time. One that is known to hang is not
 // asked, and does not. If the question is impossible for another reason, such as the absence of
 // containerd, that proves nothing about the shim: the next step will fail with it.
-func (c *Containerd) answers(ctx context.Context, id string, most time.Duration) bool {
+func (p *PodShims) answers(ctx context.Context, id string, most time.Duration) bool {
 	ctx, cancel := context.WithTimeout(connection.Namespaced(context.WithoutCancel(ctx)), most)
 	defer cancel()
-	_, err := askShim(ctx, c, id, func(ctx context.Context) (struct{}, error) {
-		_, err := sandboxer{c, shimController}.controller().Status(ctx, id, false)
+	_, err := askShim(ctx, p.asker, id, func(ctx context.Context) (struct{}, error) {
+		_, err := sandboxer{p, shimController}.controller().Status(ctx, id, false)
 		return struct{}{}, err
 	})
 	if _, known := errors.AsType[hangs](err); known {
@@ -105,15 +105,15 @@ func isLate(ctx context.Context, err error) bool {
 // RejoinGroup notes the group that an earlier berth has chosen for a pod. It is called for each pod
 // of the records before any question about a pod. stays is set if the pod still has its place in
 // the shim.
-func (c *Containerd) RejoinGroup(id, group string, h pod.Handler, stays bool) {
-	c.shims.Rejoin(id, group, kindOf(h))
+func (p *PodShims) RejoinGroup(id, group string, h pod.Handler, stays bool) {
+	p.shims.Rejoin(id, group, kindOf(h))
 	if !stays {
-		c.shims.Leave(id)
+		p.shims.Leave(id)
 	}
 }
 
 // LeaveGroup takes JoinGroup back.
-func (c *Containerd) LeaveGroup(id string) { c.shims.Drop(id) }
+func (p *PodShims) LeaveGroup(id string) { p.shims.Drop(id) }
 
 // inGroup returns a copy of a specification that names the group of a sandbox.
 func inGroup(s *specs.Spec, group string) *specs.Spec {
@@ -130,7 +130,8 @@ func inGroup(s *specs.Spec, group string) *specs.Spec {
 // missed reports whether a pod came to the shim of its group when that was about to end, and that
 // it is worth another try, which starts the next shim.
 func (s sandboxer) missed(ctx context.Context, r pod.SandboxRequest, why error) bool {
-	return r.Group != "" && (errdefs.IsUnavailable(why) || says(why, hungUp, r.ID) || says(why, noSocket, r.ID)) && wait(ctx, forgetInterval)
+	ended := errdefs.IsUnavailable(why) || says(why, hungUp, r.ID) || says(why, noSocket, r.ID) || says(why, socketLeft, r.ID)
+	return r.Group != "" && ended && wait(ctx, forgetInterval)
 }
 
 // starts lets one pod of a group at a time come to the shim of the group. Two that find none would

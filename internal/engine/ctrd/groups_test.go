@@ -205,19 +205,19 @@ func TestAPodJoinsNoShimThatIsKnownToHang(t *testing.T) {
 		n.LeaveGroup(otherID)
 	}
 	for range callsPerTask {
-		n.calls.enter(thisID)
+		n.asker.enter(thisID)
 	}
 	joins("a shim that has not answered earlier calls")
 	for range callsPerTask {
-		n.calls.leave(thisID)
+		n.asker.leave(thisID)
 	}
 	try(t, n.end(thisID))
 	first, err = n.begin(thisID, "")
 	try(t, err)
-	asked := n.setAside
-	n.setAside = func(_ context.Context, id string) bool { return id == thisID }
+	asked := n.asker.setAside
+	n.asker.setAside = func(_ context.Context, id string) bool { return id == thisID }
 	joins("a shim that has not answered since containerd started")
-	n.setAside = asked
+	n.asker.setAside = asked
 	try(t, n.end(thisID))
 	absent := New(connection.Absent(errors.New("it is starting")), Config{Owner: "owner", Shims: n.shims, Logger: n.log})
 	if !absent.answers(t.Context(), thisID, groupTimeout) {
@@ -229,14 +229,14 @@ func TestAPodJoinsNoShimThatIsKnownToHang(t *testing.T) {
 // can be run: the death of one shim ended the containers of all its pods.
 func TestNoShimIsSharedWhereNothingSparesItsContainers(t *testing.T) {
 	n := newGroupNode(t, 3)
-	usable := n.shims
+	usable := n.cleanups
 	blocked := filepath.Join(t.TempDir(), "file")
 	try(t, os.WriteFile(blocked, nil, 0o600))
-	n.shims = shims.New(shims.Config{CleanupDir: filepath.Join(blocked, "cleanup"), Logger: n.log})
+	n.cleanups = shims.NewCleanups(n.shims, filepath.Join(blocked, "cleanup"), n.log)
 	if group := n.JoinGroup(t.Context(), thisID, n.handler); group != "" {
 		t.Errorf("a pod joined %s", group)
 	}
-	n.shims = usable
+	n.cleanups = usable
 	first := n.JoinGroup(t.Context(), thisID, n.handler)
 	if first == "" {
 		t.Fatal("a pod is not in a group")
@@ -260,14 +260,15 @@ func TestWhatIsMadeAfterAStartOfBerthIsSpared(t *testing.T) {
 	n := newGroupNode(t, 3)
 	group, err := n.begin(thisID, "")
 	try(t, err)
-	cleanup := shims.Config{CleanupDir: filepath.Join(n.dir, "cleanup"), Logger: n.log}
-	n.shims = shims.New(cleanup)
+	dir := filepath.Join(n.dir, "cleanup")
+	n.shims = shims.New(shims.Config{Logger: n.log})
+	n.cleanups = shims.NewCleanups(n.shims, dir, n.log)
 	n.RejoinGroup(thisID, group, n.handler, true)
 	try(t, n.CreateContainer(t.Context(), pod.Object{ID: otherID, SandboxID: thisID, Handler: n.handler, Spec: &specs.Spec{}}))
 	defer func() { try(t, n.DeleteContainer(context.Background(), otherID)) }()
 	o, err := n.client.ContainerService().Get(connection.Namespaced(t.Context()), otherID)
 	try(t, err)
-	if filepath.Dir(o.Runtime.Name) != cleanup.CleanupDir {
+	if filepath.Dir(o.Runtime.Name) != dir {
 		t.Errorf("containerd is to clean up by %s", o.Runtime.Name)
 	}
 	// The shim dies, and with it what says where its program was.

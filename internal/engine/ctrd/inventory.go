@@ -131,7 +131,7 @@ func (c *Containerd) askTasks(ctx context.Context, cs []containers.Container, in
 	for shim, ids := range byShim {
 		g.Go(func() error {
 			for i, id := range ids {
-				c.setAside(ctx, id) // its duration is not counted as the task's
+				c.asker.setAside(ctx, id) // its duration is not counted as the task's
 				one, cancel := context.WithTimeout(ctx, answerTimeout)
 				st, err := c.TaskState(one, id)
 				gone := one.Err() != nil

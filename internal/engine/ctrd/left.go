@@ -20,18 +20,18 @@ import (
 // neither containerd nor the shim can be asked. A shim keeps its state of a container until it is
 // asked to delete it, even while another start of that container fails half-way: it deletes nothing
 // of that one then. If nothing is left, it succeeds.
-func (c *Containerd) EndLeft(ctx context.Context, id string) error {
-	err := c.endLeft(connection.Namespaced(ctx), id)
+func (p *PodShims) EndLeft(ctx context.Context, id string) error {
+	err := p.endLeft(connection.Namespaced(ctx), id)
 	if err == nil {
-		c.shims.Leave(id)
+		p.shims.Leave(id)
 	}
 	return err
 }
 
 // endLeft ends the remains on the node of a task that containerd does not know. The container
 // object, if there is one, tells where to look.
-func (c *Containerd) endLeft(ctx context.Context, id string) error {
-	o, err := c.client.ContainerService().Get(ctx, id)
+func (p *PodShims) endLeft(ctx context.Context, id string) error {
+	o, err := p.client.ContainerService().Get(ctx, id)
 	if err != nil && !errdefs.IsNotFound(connection.Native(err)) {
 		return fmt.Errorf("end the remains of %s: %w", id, connection.Native(err))
 	}
@@ -47,43 +47,43 @@ func (c *Containerd) endLeft(ctx context.Context, id string) error {
 			left.CgroupsPath = spec.Linux.CgroupsPath
 		}
 	}
-	return c.shims.EndLeft(ctx, left)
+	return p.shims.EndLeft(ctx, left)
 }
 
 // cleanupProgram returns the program by which containerd is to clean up after a container of a pod
 // whose task is made; "" for the shim's own.
-func (c *Containerd) cleanupProgram(ctx context.Context, id string) string {
-	if !c.shims.MakesCleanups() {
+func (p *PodShims) cleanupProgram(ctx context.Context, id string) string {
+	if p.cleanups == nil {
 		return ""
 	}
-	o, err := c.client.ContainerService().Get(connection.Namespaced(ctx), id)
+	o, err := p.client.ContainerService().Get(connection.Namespaced(ctx), id)
 	if err != nil || o.SandboxID == "" {
 		return ""
 	}
-	return c.cleanupFor(ctx, o.SandboxID, o.Runtime.Name, o.Runtime.Options)
+	return p.cleanupFor(ctx, o.SandboxID, o.Runtime.Name, o.Runtime.Options)
 }
 
 // ProgramAgain returns the program by which a containerd that has just started is to clean up after
 // the tasks of a pod that it takes up: the one that a new task of the pod would get; "" for the
 // shim's own. shim is the PID that the shim has reported, or 0.
-func (c *Containerd) ProgramAgain(ctx context.Context, pod string, shim int, kind string, options typeurl.Any) string {
+func (p *PodShims) ProgramAgain(ctx context.Context, pod string, shim int, kind string, options typeurl.Any) string {
 	root, is := runcRoot(options)
-	if !is || !c.shims.MakesCleanups() {
+	if !is || p.cleanups == nil {
 		return ""
 	}
-	c.shims.Add(pod, shim)
-	c.shims.LearnHandler(ctx, pod, kind, root)
-	return c.cleanupFor(ctx, pod, kind, options)
+	p.shims.Add(pod, shim)
+	p.cleanups.LearnHandler(ctx, pod, kind, root)
+	return p.cleanupFor(ctx, pod, kind, options)
 }
 
 // cleanupFor returns the program by which containerd is to clean up after a container of a pod; ""
 // for the shim's own. Only containers of runc's kind have one.
-func (c *Containerd) cleanupFor(ctx context.Context, pod, kind string, options typeurl.Any) string {
+func (p *PodShims) cleanupFor(ctx context.Context, pod, kind string, options typeurl.Any) string {
 	root, is := runcRoot(options)
 	if !is {
 		return ""
 	}
-	return cmp.Or(c.shims.CleanupFor(ctx, pod, root), c.shims.HandlerProgram(pod, kind, root))
+	return cmp.Or(p.cleanups.For(ctx, pod, root), p.cleanups.HandlerProgram(pod, kind, root))
 }
 
 // runcRoot returns where the OCI runtime keeps its records, as options of runc's kind have it. It

@@ -5,7 +5,9 @@ package ctrd
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strconv"
+	"sync"
 	"time"
 
 	introspectionapi "github.com/containerd/containerd/api/services/introspection/v1"
@@ -15,7 +17,9 @@ import (
 	"github.com/containerd/typeurl/v2"
 	"google.golang.org/protobuf/proto"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/connection"
+	"berth/internal/engine/shims"
 	"berth/internal/heart/pod"
 )
 
@@ -38,34 +42,50 @@ const (
 	forgetInterval = 10 * time.Millisecond
 )
 
+// PodShims are the shims of pods, and the pods that share one. It starts and ends them through
+// containerd, and ends the remains that containerd does not know. Its methods may be called from any
+// goroutine.
+type PodShims struct {
+	client   *connection.Connection
+	owner    string
+	clock    *clock.Clock
+	log      *slog.Logger
+	asker    *asker
+	shims    *shims.Shims
+	cleanups *shims.Cleanups
+
+	starts   starts   // of shims that several pods share
+	grouping sync.Map // names of the handlers whose shim can serve several pods
+}
+
 // StartShim starts the shim of a pod that has no process of its own. It serves the pod's containers
-// until [Containerd.EndShim], also while there are none. It returns ErrAlreadyExists if there is
+// until [PodShims.EndShim], also while there are none. It returns ErrAlreadyExists if there is
 // one that answers. The remains of a dead one are waited for, or removed.
-func (c *Containerd) StartShim(ctx context.Context, r pod.SandboxRequest) error {
-	err := reachable(ctx, c, r.ID)
+func (p *PodShims) StartShim(ctx context.Context, r pod.SandboxRequest) error {
+	err := p.asker.reachable(ctx, r.ID)
 	// A containerd that has just started is about to clean up after a shim that has ended since.
-	for began := time.Now(); err != nil && c.shims.HasEnded(r.ID) && time.Since(began) < forgetTimeout && wait(ctx, forgetInterval); {
-		err = reachable(ctx, c, r.ID)
+	for began := time.Now(); err != nil && p.shims.HasEnded(r.ID) && time.Since(began) < forgetTimeout && wait(ctx, forgetInterval); {
+		err = p.asker.reachable(ctx, r.ID)
 	}
 	if err != nil { // the pod has one
 		return fmt.Errorf("start shim of pod %s: %w", r.ID, err)
 	}
-	s := sandboxer{c, shimController}
+	s := sandboxer{p, shimController}
 	if r.Group != "" {
 		r.Spec = inGroup(r.Spec, r.Group)
 		most := groupStartTimeout
-		if c.shims.Knows(r.ID) && !c.shims.HasEnded(r.ID) {
+		if p.shims.Knows(r.ID) && !p.shims.HasEnded(r.ID) {
 			most = groupJoinTimeout
 		}
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, most)
 		defer cancel()
-		done, err := c.starts.enter(ctx, r.Group)
+		done, err := p.starts.enter(ctx, r.Group)
 		if err != nil {
 			return fmt.Errorf("start shim of pod %s: another pod starts the shim that they share: %w", r.ID, err)
 		}
 		defer done()
-		c.shims.Stay(r.ID) // it may have left when the shim could not be started the last time
+		p.shims.Stay(r.ID) // it may have left when the shim could not be started the last time
 	}
 	o, err := s.object(r)
 	if err != nil {
@@ -75,7 +95,7 @@ func (c *Containerd) StartShim(ctx context.Context, r pod.SandboxRequest) error 
 	if r.NetNS != "" {
 		opts = append(opts, sandbox.WithNetNSPath(r.NetNS))
 	}
-	if program := c.shims.HandlerProgram(r.ID, r.Handler.Type, r.Handler.Root); program != "" {
+	if program := p.cleanups.HandlerProgram(r.ID, r.Handler.Type, r.Handler.Root); program != "" {
 		o.Runtime.Name = program
 	}
 	err = connection.Native(s.controller().Create(connection.Namespaced(ctx), o, opts...))
@@ -83,7 +103,7 @@ func (c *Containerd) StartShim(ctx context.Context, r pod.SandboxRequest) error 
 		err = connection.Native(s.controller().Create(connection.Namespaced(ctx), o, opts...))
 	}
 	if err != nil && r.Group != "" && isLate(ctx, err) {
-		c.shims.Close(r.Group) // it has begun to hang: the next attempt gets another group
+		p.shims.Close(r.Group) // it has begun to hang: the next attempt gets another group
 	}
 	if err != nil {
 		return fmt.Errorf("start shim of pod %s: %w", r.ID, err)
@@ -92,12 +112,12 @@ func (c *Containerd) StartShim(ctx context.Context, r pod.SandboxRequest) error 
 	if err != nil {
 		return fmt.Errorf("start shim of pod %s: %w", r.ID, connection.Native(err))
 	}
-	c.shims.Forget(r.ID, int(i.Pid))
-	c.shims.Add(r.ID, int(i.Pid))
+	p.shims.Forget(r.ID, int(i.Pid))
+	p.shims.Add(r.ID, int(i.Pid))
 	if r.Group != "" {
-		c.sparing(ctx, r.ID, r.Handler)
+		p.sparing(ctx, r.ID, r.Handler)
 	} else {
-		c.shims.LearnHandler(ctx, r.ID, r.Handler.Type, r.Handler.Root)
+		p.cleanups.LearnHandler(ctx, r.ID, r.Handler.Type, r.Handler.Root)
 	}
 	return nil
 }
@@ -115,8 +135,8 @@ func (s sandboxer) lost(ctx context.Context, id string, why error) bool {
 	case err == nil && st.Running:
 		return false
 	case !inTheWay && errdefs.IsNotFound(err):
-		if err := s.c.endLeft(connection.Namespaced(ctx), id); err != nil {
-			s.c.log.Warn("remains of a shim not removed", "id", id, "err", err)
+		if err := s.p.endLeft(connection.Namespaced(ctx), id); err != nil {
+			s.p.log.Warn("remains of a shim not removed", "id", id, "err", err)
 			return false
 		}
 	}
@@ -134,22 +154,22 @@ func wait(ctx context.Context, d time.Duration) bool {
 }
 
 // ShimDied implements pod.Shims.
-func (c *Containerd) ShimDied(id string) bool { return c.shims.HasEnded(id) }
+func (p *PodShims) ShimDied(id string) bool { return p.shims.HasEnded(id) }
 
 // EndShim ends the shim of a pod whose tasks are deleted, or the pod's place in a shim that serves
 // others. As for a task that is deleted, a shim that containerd does not know is looked for on the
 // node before "not found" is believed. A shim may end before it has answered; then containerd needs
 // a moment to forget it.
-func (c *Containerd) EndShim(ctx context.Context, id string) error {
-	err := c.endShim(ctx, id)
+func (p *PodShims) EndShim(ctx context.Context, id string) error {
+	err := p.endShim(ctx, id)
 	if err == nil || errdefs.IsNotFound(err) {
-		c.shims.Leave(id)
+		p.shims.Leave(id)
 	}
 	return err
 }
 
-func (c *Containerd) endShim(ctx context.Context, id string) error {
-	shim := sandboxer{c, shimController}
+func (p *PodShims) endShim(ctx context.Context, id string) error {
+	shim := sandboxer{p, shimController}
 	err := shim.end(ctx, id)
 	ended := false
 	for began := time.Now(); err != nil && time.Since(began) < forgetTimeout && says(err, hungUp, id) && wait(ctx, forgetInterval); {
@@ -162,7 +182,7 @@ func (c *Containerd) endShim(ctx context.Context, id string) error {
 	if !errdefs.IsNotFound(err) {
 		return fmt.Errorf("end shim of pod %s: %w", id, err)
 	}
-	if oerr := c.endLeft(connection.Namespaced(ctx), id); oerr != nil {
+	if oerr := p.endLeft(connection.Namespaced(ctx), id); oerr != nil {
 		// and not "not found", which counts as success
 		return fmt.Errorf("end shim of pod %s: %w", id, oerr)
 	}
@@ -174,7 +194,7 @@ func (c *Containerd) endShim(ctx context.Context, id string) error {
 
 // end asks the shim of a sandbox to end.
 func (s sandboxer) end(ctx context.Context, id string) error {
-	_, err := askShim(connection.Namespaced(ctx), s.c, id, func(ctx context.Context) (struct{}, error) {
+	_, err := askShim(connection.Namespaced(ctx), s.p.asker, id, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, s.controller().Shutdown(ctx, id)
 	})
 	return connection.Native(err)
@@ -184,11 +204,11 @@ func (s sandboxer) end(ctx context.Context, id string) error {
 // one of its shim. It takes taskTimeout at most, even if the shim does not answer. It returns
 // ErrNotFound if the pod has no shim, or if its shim has no such thread, as for a pod on the host's
 // network.
-func (c *Containerd) NetworkThread(ctx context.Context, id string) (uint32, error) {
+func (p *PodShims) NetworkThread(ctx context.Context, id string) (uint32, error) {
 	ctx, cancel := context.WithTimeout(connection.Namespaced(ctx), taskTimeout)
 	defer cancel()
-	st, err := askShim(ctx, c, id, func(ctx context.Context) (sandbox.ControllerStatus, error) {
-		return sandboxer{c, shimController}.controller().Status(ctx, id, false)
+	st, err := askShim(ctx, p.asker, id, func(ctx context.Context) (sandbox.ControllerStatus, error) {
+		return sandboxer{p, shimController}.controller().Status(ctx, id, false)
 	})
 	if err != nil {
 		return 0, fmt.Errorf("ask the shim of pod %s for its thread in the network namespace: %w", id, connection.Native(err))
@@ -202,7 +222,7 @@ func (c *Containerd) NetworkThread(ctx context.Context, id string) (uint32, erro
 
 // SandboxShim reports whether the shim of a handler can serve a pod that has no process, and notes
 // whether it can serve several. A containerd, or a shim, that does not know the question cannot.
-func (c *Containerd) SandboxShim(ctx context.Context, h pod.Handler) (bool, error) {
+func (p *PodShims) SandboxShim(ctx context.Context, h pod.Handler) (bool, error) {
 	o, err := options(h)
 	if err != nil {
 		return false, err
@@ -211,7 +231,7 @@ func (c *Containerd) SandboxShim(ctx context.Context, h pod.Handler) (bool, erro
 	if o != nil {
 		req.Options = typeurl.MarshalProto(o)
 	}
-	resp, err := c.client.IntrospectionService().PluginInfo(connection.Namespaced(ctx), "io.containerd.runtime.v2", "task", req)
+	resp, err := p.client.IntrospectionService().PluginInfo(connection.Namespaced(ctx), "io.containerd.runtime.v2", "task", req)
 	switch err = connection.Native(err); {
 	case errdefs.IsNotImplemented(err):
 		return false, nil
@@ -223,9 +243,9 @@ func (c *Containerd) SandboxShim(ctx context.Context, h pod.Handler) (bool, erro
 		return false, fmt.Errorf("ask for the shim of handler %s: %w", h.Name, err)
 	}
 	if info.GetAnnotations()[shimGroupCapability] != "" {
-		c.grouping.Store(h.Name, true)
+		p.grouping.Store(h.Name, true)
 	} else {
-		c.grouping.Delete(h.Name)
+		p.grouping.Delete(h.Name)
 	}
 	return info.GetAnnotations()[shimCapability] != "", nil
 }

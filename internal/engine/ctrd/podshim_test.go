@@ -30,10 +30,12 @@ func onContainerd(t *testing.T) (c *Containerd, h pod.Handler, dir string) {
 	cfg := embedtest.Config(t)
 	server := embedtest.Start(t, cfg)
 	log := slog.New(slog.DiscardHandler)
+	known := shims.New(shims.Config{Logger: log})
 	c = New(connection.Through(server.Client()), Config{
-		Owner:  "owner",
-		Shims:  shims.New(shims.Config{CleanupDir: filepath.Join(cfg.State, "cleanup"), Logger: log}),
-		Logger: log,
+		Owner:    "owner",
+		Shims:    known,
+		Cleanups: shims.NewCleanups(known, filepath.Join(cfg.State, "cleanup"), log),
+		Logger:   log,
 	})
 	t.Cleanup(c.stop)
 	return c, pod.Handler{
@@ -135,7 +137,7 @@ func TestAShimHasAThreadInTheNetworkOfItsPod(t *testing.T) {
 // shimOf returns the process of the shim of a pod, as containerd knows it.
 func shimOf(t *testing.T, c *Containerd, id string) int {
 	t.Helper()
-	st, err := sandboxer{c, shimController}.Status(t.Context(), id)
+	st, err := sandboxer{c.PodShims, shimController}.Status(t.Context(), id)
 	try(t, err)
 	return int(st.Pid)
 }

@@ -20,14 +20,14 @@ import (
 // sandboxer puts one of containerd's sandbox controllers behind the verbs of pod.Sandboxer: the
 // controller of shims that have a sandbox API ("shim"), or one of a plug-in.
 type sandboxer struct {
-	c    *Containerd
+	p    *PodShims
 	name string
 }
 
 // Sandboxer returns the sandbox controller of that name. An unknown one fails when it is used.
-func (c *Containerd) Sandboxer(name string) pod.Sandboxer { return sandboxer{c, name} }
+func (p *PodShims) Sandboxer(name string) pod.Sandboxer { return sandboxer{p, name} }
 
-func (s sandboxer) controller() sandbox.Controller { return s.c.client.SandboxController(s.name) }
+func (s sandboxer) controller() sandbox.Controller { return s.p.client.SandboxController(s.name) }
 
 func (s sandboxer) fail(verb, id string, err error) error {
 	if err == nil {
@@ -66,7 +66,7 @@ func (s sandboxer) object(r pod.SandboxRequest) (sandbox.Sandbox, error) {
 		Spec:      spec,
 		Runtime:   sandbox.RuntimeOpts{Name: r.Handler.Type, Options: o},
 		Sandboxer: s.name,
-		Labels:    map[string]string{connection.LabelOwner: s.c.owner},
+		Labels:    map[string]string{connection.LabelOwner: s.p.owner},
 		CreatedAt: r.CreatedAt.UTC(),
 		UpdatedAt: time.Now().UTC(),
 	}, nil
@@ -78,13 +78,13 @@ func (s sandboxer) Start(ctx context.Context, id string) (pod.Instance, error) {
 	if err != nil {
 		return pod.Instance{}, s.fail("start", id, err)
 	}
-	s.c.shims.Remember(id, i.Pid)
+	s.p.shims.Remember(id, i.Pid)
 	return pod.Instance{Pid: i.Pid, Endpoint: state.Endpoint{Address: i.Address, Version: i.Version}}, nil
 }
 
 // Stop asks the sandbox to end, and ends it after timeout.
 func (s sandboxer) Stop(ctx context.Context, id string, timeout time.Duration) error {
-	_, err := askShim(connection.Namespaced(ctx), s.c, id, func(ctx context.Context) (struct{}, error) {
+	_, err := askShim(connection.Namespaced(ctx), s.p.asker, id, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, s.controller().Stop(ctx, id, sandbox.WithTimeout(timeout))
 	})
 	return s.fail("stop", id, err)
@@ -92,13 +92,13 @@ func (s sandboxer) Stop(ctx context.Context, id string, timeout time.Duration) e
 
 // Wait returns when the sandbox has ended.
 func (s sandboxer) Wait(ctx context.Context, id string) (pod.TaskState, error) {
-	e, err := askShim(connection.Namespaced(ctx), s.c, id, func(ctx context.Context) (sandbox.ExitStatus, error) {
+	e, err := askShim(connection.Namespaced(ctx), s.p.asker, id, func(ctx context.Context) (sandbox.ExitStatus, error) {
 		return s.controller().Wait(ctx, id)
 	})
 	if err != nil {
 		return pod.TaskState{}, s.fail("wait for", id, err)
 	}
-	return pod.TaskState{Stopped: true, Code: e.ExitStatus, ExitedAt: s.c.clock.Instant(e.ExitedAt)}, nil
+	return pod.TaskState{Stopped: true, Code: e.ExitStatus, ExitedAt: s.p.clock.Instant(e.ExitedAt)}, nil
 }
 
 // Status asks for the state of the sandbox. It takes taskTimeout at most, even if the sandbox's
@@ -107,7 +107,7 @@ func (s sandboxer) Wait(ctx context.Context, id string) (pod.TaskState, error) {
 func (s sandboxer) Status(ctx context.Context, id string) (pod.TaskState, error) {
 	ctx, cancel := context.WithTimeout(connection.Namespaced(ctx), taskTimeout)
 	defer cancel()
-	st, err := askShim(ctx, s.c, id, func(ctx context.Context) (sandbox.ControllerStatus, error) {
+	st, err := askShim(ctx, s.p.asker, id, func(ctx context.Context) (sandbox.ControllerStatus, error) {
 		return s.controller().Status(ctx, id, false)
 	})
 	switch {

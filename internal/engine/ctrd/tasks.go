@@ -41,7 +41,7 @@ func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32,
 	if c.shims.HasEnded(r.Pod) { // containerd may be about to notice
 		return 0, fmt.Errorf("create task %s: the shim of pod %s has ended: %w", r.ID, r.Pod, errdefs.ErrNotFound)
 	}
-	if err := reachable(ctx, c, r.Pod); err != nil {
+	if err := c.asker.reachable(ctx, r.Pod); err != nil {
 		return 0, fmt.Errorf("create task %s in pod %s: %w", r.ID, r.Pod, err)
 	}
 	ctx = connection.Namespaced(ctx)
@@ -250,7 +250,7 @@ func toProto(ms []mount.Mount) []*types.Mount {
 
 // StartTask lets the task's process run the user's program.
 func (c *Containerd) StartTask(ctx context.Context, id string) error {
-	_, err := askShim(connection.Namespaced(ctx), c, id, func(ctx context.Context) (*tasks.StartResponse, error) {
+	_, err := askShim(connection.Namespaced(ctx), c.asker, id, func(ctx context.Context) (*tasks.StartResponse, error) {
 		return c.client.TaskService().Start(ctx, &tasks.StartRequest{ContainerID: id})
 	})
 	if err != nil {
@@ -261,7 +261,7 @@ func (c *Containerd) StartTask(ctx context.Context, id string) error {
 
 // KillTask signals the task's init process.
 func (c *Containerd) KillTask(ctx context.Context, id string, sig unix.Signal) error {
-	_, err := askShim(connection.Namespaced(ctx), c, id, func(ctx context.Context) (*emptypb.Empty, error) {
+	_, err := askShim(connection.Namespaced(ctx), c.asker, id, func(ctx context.Context) (*emptypb.Empty, error) {
 		return c.client.TaskService().Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(sig)})
 	})
 	if err != nil {
@@ -277,7 +277,7 @@ func (c *Containerd) KillTask(ctx context.Context, id string, sig unix.Signal) e
 // because remains of an earlier one were in the way.
 func (c *Containerd) DeleteTask(ctx context.Context, id string) error {
 	c.replaced.deleted(id)
-	_, err := askShim(connection.Namespaced(ctx), c, id, func(ctx context.Context) (*tasks.DeleteResponse, error) {
+	_, err := askShim(connection.Namespaced(ctx), c.asker, id, func(ctx context.Context) (*tasks.DeleteResponse, error) {
 		return c.client.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
 	})
 	if err == nil {
@@ -328,7 +328,7 @@ func (c *Containerd) TaskState(ctx context.Context, id string) (pod.TaskState, e
 func (c *Containerd) taskStatus(ctx context.Context, id string) (*task.Process, error) {
 	ctx, cancel := context.WithTimeout(connection.Namespaced(ctx), taskTimeout)
 	defer cancel()
-	resp, err := askShim(ctx, c, id, func(ctx context.Context) (*tasks.GetResponse, error) {
+	resp, err := askShim(ctx, c.asker, id, func(ctx context.Context) (*tasks.GetResponse, error) {
 		return c.client.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: id})
 	})
 	return resp.GetProcess(), connection.Native(err)
@@ -336,7 +336,7 @@ func (c *Containerd) taskStatus(ctx context.Context, id string) (*task.Process, 
 
 // WaitTask returns when the task's process has ended, with the shim's knowledge of its end.
 func (c *Containerd) WaitTask(ctx context.Context, id string) (pod.TaskState, error) {
-	r, err := askShim(connection.Namespaced(ctx), c, id, func(ctx context.Context) (*tasks.WaitResponse, error) {
+	r, err := askShim(connection.Namespaced(ctx), c.asker, id, func(ctx context.Context) (*tasks.WaitResponse, error) {
 		return c.client.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: id})
 	})
 	if err != nil {

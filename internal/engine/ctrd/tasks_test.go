@@ -80,7 +80,7 @@ func TestAPanicInACallAboutATaskIsItsError(t *testing.T) {
 	c := (&fake{}).adapter(t)
 	defer c.stop()
 	for range callsPerTask + 1 {
-		_, err := askShim(t.Context(), c, "c1", func(context.Context) (int, error) { panic("nil map") })
+		_, err := askShim(t.Context(), c.asker, "c1", func(context.Context) (int, error) { panic("nil map") })
 		if !errdefs.IsInternal(err) || !strings.Contains(err.Error(), "nil map") {
 			t.Fatal(err)
 		}

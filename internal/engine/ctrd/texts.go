@@ -39,6 +39,8 @@ const (
 	hungUp
 	// noSocket: the shim ended before it could be connected to.
 	noSocket
+	// socketLeft: the shim ended while another one was to be started on its socket.
+	socketLeft
 	// notMounted: the root file system cannot be mounted, because the disk has failed.
 	notMounted
 	// notThere: the root file system cannot be mounted, because a directory of a layer is missing.
@@ -60,6 +62,7 @@ var texts = map[statement][][]string{
 	shimBundleLeft: {{shims.SandboxDir + "ID: file exists"}},
 	hungUp:         {{ttrpc.ErrClosed.Error()}},
 	noSocket:       {{"TTRPC connection"}, {"no such file or directory", "connection refused"}},
+	socketLeft:     {{"remove pre-existing socket"}, {"no such file or directory"}},
 	notMounted:     {{"mount rootfs"}, {"input/output error"}},
 	notThere:       {{"mount rootfs"}, {"no such file or directory"}},
 }

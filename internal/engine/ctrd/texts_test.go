@@ -23,6 +23,7 @@ func TestTheTextsOfOtherPrograms(t *testing.T) {
 		"ttrpc: closed": {cutShort, hungUp},
 		"start failed: failed to create TTRPC connection: dial unix /run/containerd/s/15aa: connect: no such file or directory":                                             {noSocket},
 		"start failed: failed to create TTRPC connection: dial unix /run/containerd/s/15aa: connect: connection refused":                                                    {noSocket},
+		"io.containerd.runc.v2: remove pre-existing socket: remove /run/containerd/s/15aa: no such file or directory: exit status 1":                                        {socketLeft},
 		`failed to mount rootfs component: mount source: "overlay", target: "/run/x/rootfs", fstype: overlay, flags: 0, data: "volatile", err: input/output error`:          {notMounted},
 		`failed to mount rootfs component: mount source: "overlay", target: "/run/x/rootfs", fstype: overlay, flags: 0, data: "workdir=/w", err: no such file or directory`: {notThere},
 		"runc did not terminate successfully: signal: killed":                                                                                        {cutShort},

@@ -24,7 +24,7 @@ func (c *Containerd) UpdateTask(ctx context.Context, id string, r *specs.LinuxRe
 	if err != nil {
 		return fmt.Errorf("encode resources of %s: %w", id, err)
 	}
-	_, err = askShim(connection.Namespaced(ctx), c, id, func(ctx context.Context) (*emptypb.Empty, error) {
+	_, err = askShim(connection.Namespaced(ctx), c.asker, id, func(ctx context.Context) (*emptypb.Empty, error) {
 		return c.client.TaskService().Update(ctx, &tasks.UpdateTaskRequest{
 			ContainerID: id,
 			Resources:   &anypb.Any{TypeUrl: resourcesURL, Value: b},

@@ -16,6 +16,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -69,9 +70,13 @@ exec %[2]s "$@"
 // probeTimeout bounds the trial run of a script.
 const probeTimeout = 5 * time.Second
 
-// cleanups are the scripts that were made.
-type cleanups struct {
-	dir   string // where they are; "" if none is made
+// Cleanups makes the programs by which containerd cleans up after containers of pods and after their
+// shims: faster than the shims' own programs do, and so that the death of a shared shim ends no
+// container. Its methods may be called from any goroutine. A nil Cleanups makes none.
+type Cleanups struct {
+	shims *Shims
+	dir   string // where they are
+	log   *slog.Logger
 	fails sync.Once
 
 	// handlers has, by handlerKey, the path of the script that stands before the shims of a
@@ -82,34 +87,37 @@ type cleanups struct {
 	tried map[string]bool // by path of the script: it can be run
 }
 
-// MakesCleanups reports whether there may be programs to clean up by.
-func (s *Shims) MakesCleanups() bool { return s.cleanups.dir != "" }
+// NewCleanups returns a Cleanups for shims, whose programs are in a directory that is made when it
+// is needed.
+func NewCleanups(s *Shims, dir string, log *slog.Logger) *Cleanups {
+	return &Cleanups{shims: s, dir: dir, log: log}
+}
 
-// CleanupFor returns the program by which containerd is to clean up after the containers of a pod,
+// For returns the program by which containerd is to clean up after the containers of a pod,
 // and after its shim, whose OCI runtime keeps its records in root; "" for the shim's own. Only
 // shims for runc have one, and only if they run in this mount namespace. For a pod that shares its
 // shim, the program leaves containers alone that run.
-func (s *Shims) CleanupFor(ctx context.Context, pod, root string) string {
-	if !s.MakesCleanups() {
+func (c *Cleanups) For(ctx context.Context, pod, root string) string {
+	if c == nil {
 		return ""
 	}
 	script := cleanupScript
-	if s.Key(pod) != pod {
+	if c.shims.Key(pod) != pod {
 		script = spareScript
 		// containers made without the program are not spared as long as the shim exists
-		s.find(ctx, pod)
+		c.shims.find(ctx, pod)
 	}
-	shim := s.program(pod)
+	shim := c.shims.program(pod)
 	if shim == "" || !strings.Contains(filepath.Base(shim), "runc") {
 		return ""
 	}
 	if script == cleanupScript && !isThere(shim) { // it would have nothing to run
 		return ""
 	}
-	path, err := s.cleanups.write(ctx, script, shim, RecordsIn(root))
+	path, err := c.write(ctx, script, shim, RecordsIn(root))
 	if err != nil {
-		s.cleanups.fails.Do(func() {
-			s.log.Warn("clean-up program of containerd cannot be run: deletions are slower, and no pods share a shim from now on", "err", err)
+		c.fails.Do(func() {
+			c.log.Warn("clean-up program of containerd cannot be run: deletions are slower, and no pods share a shim from now on", "err", err)
 		})
 		return ""
 	}
@@ -125,13 +133,13 @@ func RecordsIn(root string) string {
 // CanSpare reports whether a program can be made and run here that leaves containers alone when
 // their shim has died. Without one, no shim may be shared: its death would end the containers of
 // all its pods.
-func (s *Shims) CanSpare(ctx context.Context, root string) bool {
-	if !s.MakesCleanups() {
+func (c *Cleanups) CanSpare(ctx context.Context, root string) bool {
+	if c == nil {
 		return false
 	}
-	_, err := s.cleanups.write(ctx, spareScript, anyProgram, RecordsIn(root))
+	_, err := c.write(ctx, spareScript, anyProgram, RecordsIn(root))
 	if err != nil {
-		s.log.Debug("a pod gets a shim of its own, since the program that would spare the containers of a shared one cannot be run", "err", err)
+		c.log.Debug("a pod gets a shim of its own, since the program that would spare the containers of a shared one cannot be run", "err", err)
 	}
 	return err == nil
 }
@@ -149,22 +157,25 @@ type handlerKey struct {
 // HandlerProgram returns the program with which containerd is to start the shim of a pod that has
 // no process, so that it also cleans up by it; "" for the handler's own, and if it is not known.
 // kind and root are those of the handler. The path is learned from the first shim of a handler: see
-// [Shims.LearnHandler].
-func (s *Shims) HandlerProgram(pod, kind, root string) string {
-	program, _ := s.cleanups.handlers.Load(handlerKey{kind, root, s.Key(pod) != pod})
+// [Cleanups.LearnHandler].
+func (c *Cleanups) HandlerProgram(pod, kind, root string) string {
+	if c == nil {
+		return ""
+	}
+	program, _ := c.handlers.Load(handlerKey{kind, root, c.shims.Key(pod) != pod})
 	path, _ := program.(string)
 	return path
 }
 
 // LearnHandler notes that the shim of a pod is one of a handler's. It looks for the shim of a pod
 // that shares one, if it is not known.
-func (s *Shims) LearnHandler(ctx context.Context, pod, kind, root string) {
-	if s.HandlerProgram(pod, kind, root) != "" {
+func (c *Cleanups) LearnHandler(ctx context.Context, pod, kind, root string) {
+	if c == nil || c.HandlerProgram(pod, kind, root) != "" {
 		return
 	}
 	// If the program of a shim is gone, the next one is started from an unknown path.
-	if program := s.CleanupFor(ctx, pod, root); program != "" && isThere(s.program(pod)) {
-		s.cleanups.handlers.Store(handlerKey{kind, root, s.Key(pod) != pod}, program)
+	if program := c.For(ctx, pod, root); program != "" && isThere(c.shims.program(pod)) {
+		c.handlers.Store(handlerKey{kind, root, c.shims.Key(pod) != pod}, program)
 	}
 }
 
@@ -176,7 +187,7 @@ func isThere(path string) bool {
 // write makes a script for a shim's program and a directory of records, and tries whether it can be
 // run. That it can is remembered. A cause of failure such as a full disk may pass, and so it is
 // tried again.
-func (c *cleanups) write(ctx context.Context, script, shim, records string) (string, error) {
+func (c *Cleanups) write(ctx context.Context, script, shim, records string) (string, error) {
 	text := fmt.Sprintf(script, quote(records), quote(shim))
 	path := filepath.Join(c.dir, fmt.Sprintf("%x", sha256.Sum256([]byte(text)))[:16])
 	c.mu.Lock()

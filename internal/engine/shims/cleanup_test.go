@@ -24,7 +24,7 @@ func TestACleanupWithNothingLeftDoesNotStartAShim(t *testing.T) {
 	records, shim := filepath.Join(dir, "it's records"), filepath.Join(dir, "the shim's runc")
 	try(t, os.MkdirAll(filepath.Join(records, otherID), 0o700))
 	try(t, os.WriteFile(shim, []byte("#!/bin/sh\nprintf 'shim %s' \"$*\"\n"), 0o700))
-	c := cleanups{dir: filepath.Join(dir, "programs")}
+	c := Cleanups{dir: filepath.Join(dir, "programs")}
 	path, err := c.write(t.Context(), cleanupScript, shim, records)
 	try(t, err)
 	if again, err := c.write(t.Context(), cleanupScript, shim, records); err != nil || again != path {
@@ -59,7 +59,7 @@ func TestACleanupWithNothingLeftDoesNotStartAShim(t *testing.T) {
 
 // A directory that nothing can be executed in leaves the shim's own program in place.
 func TestACleanupThatCannotBeRunIsNotUsed(t *testing.T) {
-	c := cleanups{dir: filepath.Join(t.TempDir(), "file", "below")}
+	c := Cleanups{dir: filepath.Join(t.TempDir(), "file", "below")}
 	try(t, os.WriteFile(filepath.Dir(c.dir), nil, 0o600))
 	if path, err := c.write(t.Context(), cleanupScript, "/shim", "/records"); err == nil {
 		t.Errorf("%s can be run", path)
@@ -70,7 +70,7 @@ func TestACleanupThatCannotBeRunIsNotUsed(t *testing.T) {
 // berth started anew, and what was made had no program, also once there could have been one.
 func TestACleanupThatCouldNotBeRunIsTriedAgain(t *testing.T) {
 	dir := t.TempDir()
-	s := New(Config{CleanupDir: dir, Logger: slog.New(slog.DiscardHandler)})
+	s := NewCleanups(New(Config{}), dir, slog.New(slog.DiscardHandler))
 	try(t, unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOEXEC, ""))
 	defer func() { try(t, unix.Unmount(dir, 0)) }()
 	if s.CanSpare(t.Context(), "") {
@@ -86,33 +86,35 @@ func TestACleanupThatCouldNotBeRunIsTriedAgain(t *testing.T) {
 // program of a shim is gone. What was made then was ended with the shim that pods shared.
 func TestWhatSparesIsKnownOfAShimThatIsFound(t *testing.T) {
 	dir := t.TempDir()
-	s := New(Config{CleanupDir: dir, Logger: slog.New(slog.DiscardHandler)})
+	s := New(Config{Logger: slog.New(slog.DiscardHandler)})
+	c := NewCleanups(s, dir, slog.New(slog.DiscardHandler))
 	defer s.Wait()
 	s.Rejoin(thisID, "group-1", "runc")
 	shim, _, end := startShim(t, "group-1")
 	defer func() { end(); _ = shim.Wait() }()
-	first := s.CleanupFor(t.Context(), thisID, dir)
+	first := c.For(t.Context(), thisID, dir)
 	if first == "" {
 		t.Error("the shim was not looked for")
 	}
-	s.LearnHandler(t.Context(), thisID, "runc", dir)
-	if got := s.HandlerProgram(thisID, "runc", dir); got != first {
+	c.LearnHandler(t.Context(), thisID, "runc", dir)
+	if got := c.HandlerProgram(thisID, "runc", dir); got != first {
 		t.Errorf("the handler's program is %q and not %q", got, first)
 	}
 	try(t, os.Remove(shim.Path))
-	if got := s.CleanupFor(t.Context(), thisID, dir); got != first {
+	if got := c.For(t.Context(), thisID, dir); got != first {
 		t.Errorf("once the shim's program is gone there is %q in place of %q", got, first)
 	}
-	next := New(Config{CleanupDir: dir, Logger: slog.New(slog.DiscardHandler)})
+	next := New(Config{Logger: slog.New(slog.DiscardHandler)})
+	again := NewCleanups(next, dir, slog.New(slog.DiscardHandler))
 	defer next.Wait()
 	next.Rejoin(thisID, "group-1", "runc")
-	next.LearnHandler(t.Context(), thisID, "runc", dir)
-	if got := next.HandlerProgram(thisID, "runc", dir); got != "" {
+	again.LearnHandler(t.Context(), thisID, "runc", dir)
+	if got := again.HandlerProgram(thisID, "runc", dir); got != "" {
 		t.Errorf("shims are to be started by %s, which has nothing to run", got)
 	}
 	try(t, os.WriteFile(shim.Path, nil, 0o700)) // the upgrade has put another one there
-	next.LearnHandler(t.Context(), thisID, "runc", dir)
-	if got := next.HandlerProgram(thisID, "runc", dir); got != first {
+	again.LearnHandler(t.Context(), thisID, "runc", dir)
+	if got := again.HandlerProgram(thisID, "runc", dir); got != first {
 		t.Errorf("after the upgrade the handler's program is %q and not %q", got, first)
 	}
 	if group, _ := next.Join(otherID, "runc", 9); group == "group-1" {
@@ -126,7 +128,7 @@ func TestACleanupThatAPowerCutHasEmptiedIsMadeAgain(t *testing.T) {
 	shim := filepath.Join(dir, "shim")
 	try(t, os.WriteFile(shim, []byte("#!/bin/sh\n"), 0o700))
 	for range 2 {
-		c := cleanups{dir: filepath.Join(dir, "programs")}
+		c := Cleanups{dir: filepath.Join(dir, "programs")}
 		path, err := c.write(t.Context(), cleanupScript, shim, filepath.Join(dir, "records"))
 		try(t, err)
 		try(t, os.Truncate(path, 0))

@@ -19,7 +19,7 @@
 //     takes. A shim that does not end by itself is killed.
 //   - A shim that several pods share is ended with the last of them. As long as one stays, nothing
 //     in the room ends it, and its death ends no container. A pod joins none that has died, and
-//     none if nothing would spare its containers: see [Shims.CanSpare].
+//     none if nothing would spare its containers: see [Cleanups.CanSpare].
 //   - Ending and removing an absent object succeeds.
 //
 // # Never

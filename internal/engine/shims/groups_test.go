@@ -307,7 +307,7 @@ func TestACleanupOfASharedShimSparesWhatRuns(t *testing.T) {
 	records, shim := filepath.Join(dir, "records"), filepath.Join(dir, "shim-runc")
 	try(t, os.MkdirAll(filepath.Join(records, thisID), 0o700))
 	try(t, os.WriteFile(shim, []byte("#!/bin/sh\nprintf 'shim %s' \"$*\"\n"), 0o700))
-	c := cleanups{dir: filepath.Join(dir, "programs")}
+	c := Cleanups{dir: filepath.Join(dir, "programs")}
 	path, err := c.write(t.Context(), spareScript, shim, records)
 	try(t, err)
 	for last, want := range map[string]string{"delete": "\x10\xff\x01", "start": "shim -id " + thisID + " start"} {

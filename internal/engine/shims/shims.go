@@ -31,10 +31,7 @@ type Config struct {
 	// Learned is told of a further such directory, which a shim of a pod works below: no API of
 	// containerd's names it. [Shims.Learn] takes it back after a restart. It may be nil.
 	Learned func(state string)
-	// CleanupDir is a directory for programs that containerd runs when a container was deleted. It
-	// is made when it is needed. "" leaves that to the shims' own programs, which take longer.
-	CleanupDir string
-	Logger     *slog.Logger
+	Logger  *slog.Logger
 }
 
 // Shims knows the shim process of each pod by a pidfd, from when the pod's first task is known
@@ -43,7 +40,6 @@ type Config struct {
 type Shims struct {
 	log       *slog.Logger
 	processes processSearch
-	cleanups  cleanups
 	learned   func(state string)
 	nowhere   bool // without a node to look at
 
@@ -61,7 +57,6 @@ func New(cfg Config) *Shims {
 	s := &Shims{
 		log:       cfg.Logger,
 		processes: processSearch{proc: procfs},
-		cleanups:  cleanups{dir: cfg.CleanupDir},
 		learned:   cfg.Learned,
 	}
 	s.Learn(cfg.StateDir)
