@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"unsafe"
 
 	"github.com/vishvananda/netlink/nl"
@@ -26,20 +27,43 @@ const (
 	nfTables = "nf_tables"
 )
 
-// firewallOf returns the firewall that the program iptables in PATH writes into; "" without one.
-func firewallOf(ctx context.Context) (string, error) {
-	path, err := exec.LookPath("iptables")
+// iptablesVersion remembers the firewall that a program iptables writes into, because asking starts
+// the program. It asks again if the file in PATH is another one, or was changed.
+type iptablesVersion struct {
+	mu       sync.Mutex
+	path     string // with its links resolved, and the file there
+	file     os.FileInfo
+	firewall string
+}
+
+// now returns the firewall that the program iptables in PATH writes into; "" without one.
+func (v *iptablesVersion) now(ctx context.Context) (string, error) {
+	name, err := exec.LookPath("iptables")
 	if err != nil {
 		return "", nil //nolint:nilerr // there is none, and plug-ins use nft
 	}
-	out, err := exec.CommandContext(ctx, path, "--version").Output()
+	path, err := filepath.EvalSymlinks(name)
+	if err != nil {
+		return "", fmt.Errorf("look for iptables: %w", err)
+	}
+	file, err := os.Stat(path)
+	if err != nil {
+		return "", fmt.Errorf("look for iptables: %w", err)
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.path == path && os.SameFile(v.file, file) && v.file.ModTime().Equal(file.ModTime()) && v.file.Size() == file.Size() {
+		return v.firewall, nil
+	}
+	out, err := exec.CommandContext(ctx, name, "--version").Output()
 	if err != nil {
 		return "", fmt.Errorf("ask iptables for its version: %w", err)
 	}
+	v.path, v.file, v.firewall = path, file, legacy // versions before 1.8 name none
 	if strings.Contains(string(out), nfTables) {
-		return nfTables, nil
+		v.firewall = nfTables
 	}
-	return legacy, nil // versions before 1.8 name none
+	return v.firewall, nil
 }
 
 // hasLegacyTable reports whether a table of the legacy firewall exists. If not, there is no rule in

@@ -97,6 +97,7 @@ type Network struct {
 	// handlers are the networks of runtime handlers that have a directory of their own.
 	handlers  map[string]*Network
 	published published
+	iptables  iptablesVersion
 
 	mu struct {
 		sync.RWMutex
@@ -218,7 +219,7 @@ func (n *Network) Setup(ctx context.Context, p Pod) (Result, error) {
 		}
 	}
 	list = needed(list, p)
-	firewall, err := firewallOf(ctx)
+	firewall, err := n.iptables.now(ctx)
 	if err != nil {
 		return Result{}, fmt.Errorf("connect pod %s: %w", p.ID, err)
 	}
@@ -334,7 +335,7 @@ func (n *Network) cniFor(ctx context.Context, podID, firewall string) (*libcni.C
 	if firewall == "" {
 		return n.cni, nil
 	}
-	switch now, err := firewallOf(ctx); {
+	switch now, err := n.iptables.now(ctx); {
 	case err != nil:
 		return nil, err
 	case now == firewall:

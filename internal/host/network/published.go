@@ -38,8 +38,10 @@ type Notes interface {
 type published struct {
 	mu   sync.Mutex
 	pods map[string]*publication
-	// unknown is set if a pod was restored whose rules nobody has looked for since.
+	// unknown is set if a pod was restored whose rules were not looked for since.
 	unknown bool
+	// unchecked is set if a pod came whose network was not checked since.
+	unchecked bool
 	// shared are the rules that all pods of berth's own bridge need, once one was published.
 	shared ruleSet
 }
@@ -70,15 +72,12 @@ func (n *Network) Restore(p Pod, connected Result) {
 // publish takes a pod with host ports that was just connected, by berth's own bridge or not.
 func (n *Network) publish(ctx context.Context, p Pod, connected Result, own bool) {
 	pub := &publication{pod: p, result: connected}
-	pub.mu.Lock()
-	defer pub.mu.Unlock()
+	if own {
+		if err := n.noteRules(ctx, []*publication{pub}); err != nil {
+			n.cfg.Logger.Warn("rules of host ports not read, they are added again at the next look", "pod", p.ID, "err", err)
+		}
+	}
 	n.published.add(pub, false)
-	if !own {
-		return
-	}
-	if err := n.noteRulesLocked(ctx, pub); err != nil {
-		n.cfg.Logger.Warn("rules of host ports not read, they are added again at the next look", "pod", p.ID, "err", err)
-	}
 }
 
 func (p *published) add(pub *publication, restored bool) {
@@ -89,6 +88,7 @@ func (p *published) add(pub *publication, restored bool) {
 	}
 	p.pods[pub.pod.ID] = pub
 	p.unknown = p.unknown || restored
+	p.unchecked = true
 }
 
 // withdraw ends the care for the host ports of a pod. Once it returns no rules are made for it.
@@ -105,12 +105,12 @@ func (n *Network) withdraw(id string) {
 	p.ended = true
 }
 
-// takeUnknown reports whether a pod was restored since the last call.
-func (p *published) takeUnknown() bool {
+// take reports whether a flag of p is set, and clears it.
+func (p *published) take(flag *bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	was := p.unknown
-	p.unknown = false
+	was := *flag
+	*flag = false
 	return was
 }
 
@@ -137,7 +137,7 @@ func (p *published) all() (list []*publication) {
 func (n *Network) watchRules(ctx context.Context, notes Notes) {
 	t := time.NewTicker(rulesInterval)
 	defer t.Stop()
-	last, checked := "", time.Time{}
+	var last looks
 	reported := false
 	for {
 		mark, err := firewallMark()
@@ -145,19 +145,38 @@ func (n *Network) watchRules(ctx context.Context, notes Notes) {
 			n.cfg.Logger.Warn("changes of the host's firewall not noticed, retrying", "err", err)
 		}
 		reported = err != nil
-		if err == nil && (n.published.takeUnknown() || mark != last) {
-			last = mark
-			if !n.mend(ctx, notes) {
-				last = "" // it is tried again
-			}
-		}
-		if err == nil && time.Since(checked) >= checkInterval && n.check(ctx, notes) {
-			checked = time.Now()
+		if err == nil {
+			n.look(ctx, mark, &last, notes)
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.C:
+		}
+	}
+}
+
+// looks are the marks of the firewall at the last looks that need not be repeated.
+type looks struct {
+	mended, checked string
+	checkedAt       time.Time
+}
+
+// look mends and checks what may have changed since the last look, given the mark of the firewall.
+func (n *Network) look(ctx context.Context, mark string, last *looks, notes Notes) {
+	if n.published.take(&n.published.unknown) || mark != last.mended {
+		last.mended = mark
+		if !n.mend(ctx, notes) {
+			last.mended = "" // it is tried again
+		}
+	}
+	if time.Since(last.checkedAt) >= checkInterval && (n.published.take(&n.published.unchecked) || mark != last.checked) {
+		asked, answered := n.check(ctx, notes)
+		if asked {
+			last.checkedAt = time.Now()
+		}
+		if last.checked = mark; !answered {
+			last.checked = ""
 		}
 	}
 }
@@ -175,9 +194,15 @@ func (n *Network) mend(ctx context.Context, notes Notes) bool {
 		err = errors.Join(err, listErr)
 		if listErr == nil {
 			again := !now.has(n.published.sharedRules())
+			var added []*publication
 			for _, p := range pods {
-				err = errors.Join(err, n.publishAgain(ctx, p, now, again, notes))
+				is, perr := n.publishAgain(ctx, p, now, again, notes)
+				if is {
+					added = append(added, p)
+				}
+				err = errors.Join(err, perr)
 			}
+			err = errors.Join(err, n.noteRules(ctx, added))
 		}
 	}
 	if err != nil && ctx.Err() == nil {
@@ -188,17 +213,18 @@ func (n *Network) mend(ctx context.Context, notes Notes) bool {
 
 // publishAgain has the portmap plug-in add the rules of a pod if some are missing, or if it is told
 // that some are that all pods need. It does nothing for a pod of another program's network. The
-// other plug-ins are not called, because the pod has its interface.
-func (n *Network) publishAgain(ctx context.Context, p *publication, now ruleSet, again bool, notes Notes) error {
+// other plug-ins are not called, because the pod has its interface. It reports whether there may be
+// other rules of the pod now: see noteRules.
+func (n *Network) publishAgain(ctx context.Context, p *publication, now ruleSet, again bool, notes Notes) (added bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	list, err := libcni.NetworkConfFromBytes(p.result.Conf)
 	if p.ended || err != nil || !n.cfg.Default.made(list) {
-		return nil //nolint:nilerr // the network of another program: see check
+		return false, nil //nolint:nilerr // the network of another program: see check
 	}
 	missing := again || p.rules != nil && !now.has(p.rules)
 	if p.rules != nil && !missing {
-		return nil
+		return false, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, mendTimeout)
 	defer cancel()
@@ -209,28 +235,39 @@ func (n *Network) publishAgain(ctx context.Context, p *publication, now ruleSet,
 		if ctx.Err() == nil {
 			notes.HostPortsLost(p.pod.ID, err)
 		}
-		return fmt.Errorf("pod %s: %w", p.pod.ID, err)
+		return false, fmt.Errorf("pod %s: %w", p.pod.ID, err)
 	}
 	if missing {
 		notes.HostPortsRestored(p.pod.ID)
 	}
-	return n.noteRulesLocked(ctx, p)
+	return true, nil
 }
 
-// noteRulesLocked takes note of the rules of a pod that was just published.
-func (n *Network) noteRulesLocked(ctx context.Context, p *publication) error {
+// noteRules takes note of the rules of pods that were just published. If a pod has none, another
+// program has removed them meanwhile, and they are to be added again.
+func (n *Network) noteRules(ctx context.Context, pods []*publication) (err error) {
+	if len(pods) == 0 {
+		return nil
+	}
 	now, err := portRules(ctx)
 	if err != nil {
 		return err
 	}
-	p.rules = now.of(p.pod.ID)
+	for _, p := range pods {
+		p.mu.Lock()
+		if p.rules = now.of(p.pod.ID); len(p.rules) == 0 && !p.ended {
+			p.rules = nil
+			err = errors.Join(err, fmt.Errorf("pod %s: the rules of its host ports are gone again", p.pod.ID))
+		}
+		p.mu.Unlock()
+	}
 	n.published.mu.Lock()
 	defer n.published.mu.Unlock()
 	if n.published.shared == nil {
 		n.published.shared = ruleSet{}
 	}
 	maps.Copy(n.published.shared, now.shared())
-	return nil
+	return err
 }
 
 // portmap calls the portmap plug-in of a list for a connected pod.
@@ -279,34 +316,37 @@ func (n *Network) portmap(ctx context.Context, verb string, list *libcni.Network
 // check asks the plug-ins of other programs' networks whether the pods with host ports are still
 // connected as they were (CHECK), and reports a pod that is not any more. berth cannot connect it
 // again, because only its network knows how. A pod whose plug-ins have never found it sound is not
-// reported, because some fail at any CHECK. It returns false if there was no pod to check.
-func (n *Network) check(ctx context.Context, notes Notes) (asked bool) {
+// reported, because some fail at any CHECK. asked is false if there was no pod to check, and answered
+// if a check was cut off.
+func (n *Network) check(ctx context.Context, notes Notes) (asked, answered bool) {
+	answered = true
 	for _, p := range n.published.all() {
 		list, err := libcni.NetworkConfFromBytes(p.result.Conf)
 		if err != nil || n.cfg.Default != nil && n.cfg.Default.made(list) {
 			continue
 		}
 		asked = true
-		n.checkPod(ctx, list, p, notes)
+		answered = n.checkPod(ctx, list, p, notes) && answered
 	}
-	return asked
+	return asked, answered
 }
 
-func (n *Network) checkPod(ctx context.Context, list *libcni.NetworkConfigList, p *publication, notes Notes) {
+func (n *Network) checkPod(ctx context.Context, list *libcni.NetworkConfigList, p *publication, notes Notes) (answered bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	rt, err := runtimeConf(p.pod)
 	if p.ended || err != nil {
-		return
+		return true
 	}
 	ctx, cancel := context.WithTimeout(ctx, mendTimeout)
 	defer cancel()
 	err = n.cni.CheckNetworkList(ctx, needed(list, p.pod), rt)
 	if err != nil && (ctx.Err() != nil || unread(err)) {
-		return // it could not be asked
+		return false // it could not be asked
 	}
 	if err != nil && p.sound {
 		notes.HostPortsLost(p.pod.ID, err)
 	}
 	p.sound = err == nil
+	return true
 }

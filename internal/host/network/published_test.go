@@ -4,13 +4,16 @@ package network
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -204,7 +207,7 @@ func TestAPodThatIsDisconnectedIsNotPublishedAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, pub := range pods {
-			if err := n.publishAgain(t.Context(), pub, ruleSet{}, true, noNotes{}); err != nil {
+			if _, err := n.publishAgain(t.Context(), pub, ruleSet{}, true, noNotes{}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -216,6 +219,59 @@ func TestAPodThatIsDisconnectedIsNotPublishedAgain(t *testing.T) {
 	})
 }
 
+// The plug-ins of another program's network were called each minute, though nothing had changed.
+//
+// PROPERTIES 67
+func TestANetworkIsCheckedWhenSomethingHasChanged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bin, notes := fake(t)
+		n := build(t, func(c *Config) { c.BinDirs, c.Default, c.Groups = []string{bin}, nil, nil })
+		pod := Pod{ID: "other", Name: "p", Namespace: "ns", UID: "u", NetNS: "/none", Ports: []PortMapping{{HostPort: 1, ContainerPort: 1, Protocol: "tcp"}}}
+		n.Restore(pod, Result{Conf: conflist("net", "x")})
+		var last looks
+		for i, step := range []struct {
+			mark   string
+			after  time.Duration
+			checks int // so far
+		}{
+			{"a", 0, 1},
+			{"a", 2 * checkInterval, 1},
+			{"b", 0, 2},
+			{"c", time.Second, 2},
+			{"c", checkInterval, 3},
+			{"c", 2 * checkInterval, 3},
+		} {
+			time.Sleep(step.after)
+			n.look(t.Context(), step.mark, &last, noNotes{})
+			b, err := os.ReadFile(notes)
+			if got := strings.Count(string(b), "CHECK "); got != step.checks {
+				t.Errorf("step %d: %d checks, want %d: %v", i, got, step.checks, err)
+			}
+		}
+	})
+}
+
+// A program that starts is asked once, and another one in its place is asked, too.
+func TestIPTablesIsAskedOnceForItsVersion(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	var v iptablesVersion
+	for i, want := range []string{legacy, nfTables, legacy} {
+		script := fmt.Sprintf("#!/bin/sh\necho x >> %s/asked\necho 'iptables v1.8.9 (%s)'\n", dir, want)
+		if err := errors.Join(os.WriteFile(dir+"/new", []byte(script), 0o700), os.Rename(dir+"/new", dir+"/iptables")); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if got, err := v.now(t.Context()); got != want || err != nil {
+				t.Errorf("%q and not %q: %v", got, want, err)
+			}
+		}
+		if b, _ := os.ReadFile(dir + "/asked"); strings.Count(string(b), "x") != i+1 {
+			t.Errorf("asked %d times for %d programs", strings.Count(string(b), "x"), i+1)
+		}
+	}
+}
+
 func TestTheOldFirewallIsNotLoadedToBeAsked(t *testing.T) {
 	onAnotherHost(t, nfTables, func(t *testing.T) {
 		if _, err := firewallMark(); err != nil {
@@ -223,9 +279,6 @@ func TestTheOldFirewallIsNotLoadedToBeAsked(t *testing.T) {
 		}
 		if has, err := hasLegacyTable("nat"); err != nil || has {
 			t.Errorf("a look made the legacy table: %v, %v", has, err)
-		}
-		if _, err := os.Stat(filepath.Join("/proc/thread-self/net", "ip_tables_names")); err != nil && !os.IsNotExist(err) {
-			t.Error(err)
 		}
 	})
 }
