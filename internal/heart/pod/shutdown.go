@@ -17,7 +17,7 @@ import (
 
 const (
 	// graceAnnotation has the grace period of a pod in seconds, because CRI has it in StopContainer
-	// alone. The kubelet sets it on containers, and berth play on sandboxes.
+	// alone. The kubelet and berth play set it on containers.
 	graceAnnotation = "io.kubernetes.pod.terminationGracePeriod"
 	// usualGrace is Kubernetes' grace period, for containers without that annotation.
 	usualGrace = 30 * time.Second
@@ -65,10 +65,8 @@ func (s *stopper) endAll(ctx context.Context, all *registry) error {
 // graceOf returns the time between the stop signal and SIGKILL.
 func (s *stopper) graceOf(ctx context.Context, u *unit) time.Duration {
 	grace := usualGrace
-	for _, annotations := range []map[string]string{u.pod.sandbox.Config.GetAnnotations(), u.container.Config.GetAnnotations()} {
-		if n, err := strconv.ParseInt(annotations[graceAnnotation], 10, 32); err == nil && n >= 0 {
-			grace = time.Duration(n) * time.Second
-		}
+	if n, err := strconv.ParseInt(u.container.Config.GetAnnotations()[graceAnnotation], 10, 32); err == nil && n >= 0 {
+		grace = time.Duration(n) * time.Second
 	}
 	if deadline, ok := ctx.Deadline(); ok {
 		grace = min(grace, max(time.Until(deadline)-killTime, 0))
