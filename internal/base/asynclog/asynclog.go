@@ -104,12 +104,7 @@ func (l *Log) Run(ctx context.Context) {
 		return
 	case <-ctx.Done():
 	}
-	t := time.NewTimer(drainTimeout)
-	defer t.Stop()
-	select {
-	case <-done:
-	case <-t.C:
-	}
+	retry.Sleep(done, drainTimeout)
 }
 
 // write writes batch after batch, and returns when ctx has ended and the queue is empty.
@@ -219,12 +214,5 @@ func (l *Log) Flush(timeout time.Duration) bool {
 	}
 	l.mu.flushes = append(l.mu.flushes, f)
 	l.mu.Unlock()
-	t := time.NewTimer(timeout)
-	defer t.Stop()
-	select {
-	case <-f.done:
-		return true
-	case <-t.C:
-		return false // finish closes f.done when the output moves again
-	}
+	return !retry.Sleep(f.done, timeout) // if late, finish closes f.done when the output moves again
 }

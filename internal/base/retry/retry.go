@@ -17,6 +17,16 @@ func Doubling(done <-chan struct{}, first, longest time.Duration) iter.Seq[time.
 	}
 }
 
+// Closed reports whether a channel that nothing is sent on was closed.
+func Closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
 // Sleep waits for d. It returns early, and false, when done is closed.
 func Sleep(done <-chan struct{}, d time.Duration) bool {
 	t := time.NewTimer(d)

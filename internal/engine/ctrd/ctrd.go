@@ -14,6 +14,7 @@ import (
 
 	"berth/internal/base/clock"
 	"berth/internal/base/connection"
+	"berth/internal/base/retry"
 	"berth/internal/engine/layers"
 	"berth/internal/engine/shims"
 )
@@ -109,10 +110,7 @@ func (c *Containerd) stop() {
 		c.background.Wait()
 		c.shims.Wait()
 	}()
-	select {
-	case <-done:
-	case <-time.After(answerTimeout):
-	}
+	retry.Sleep(done, answerTimeout)
 }
 
 // Version returns the version of containerd.

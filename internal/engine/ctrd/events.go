@@ -16,6 +16,7 @@ import (
 
 	"berth/internal/base/connection"
 	"berth/internal/base/exit"
+	"berth/internal/base/retry"
 )
 
 const (
@@ -64,13 +65,7 @@ func (c *Containerd) Follow(ctx context.Context, l Listener) error {
 			wait = min(wait, slowestReconnect)
 		}
 		l.Lost(err)
-		t := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return nil
-		case <-t.C:
-		}
+		retry.Sleep(ctx.Done(), wait)
 		wait = min(2*wait, slowestRelist)
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/base/connection"
+	"berth/internal/base/retry"
 	"berth/internal/heart/pod"
 )
 
@@ -131,7 +132,7 @@ func inGroup(s *specs.Spec, group string) *specs.Spec {
 // it is worth another try, which starts the next shim.
 func (s sandboxer) missed(ctx context.Context, r pod.SandboxRequest, why error) bool {
 	ended := errdefs.IsUnavailable(why) || says(why, hungUp, r.ID) || says(why, noSocket, r.ID) || says(why, socketLeft, r.ID)
-	return r.Group != "" && ended && wait(ctx, forgetInterval)
+	return r.Group != "" && ended && retry.Sleep(ctx.Done(), forgetInterval)
 }
 
 // starts lets one pod of a group at a time come to the shim of the group. Two that find none would

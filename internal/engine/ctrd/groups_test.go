@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/base/connection"
+	"berth/internal/base/retry"
 	"berth/internal/engine/shims"
 	"berth/internal/heart/pod"
 	"berth/internal/host/pidfd"
@@ -109,7 +110,7 @@ func TestPodsOfAGroupHaveOneShim(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("a thread is left in the network of a pod that is gone: %v", err)
 		}
-		wait(t.Context(), forgetInterval)
+		retry.Sleep(t.Context().Done(), forgetInterval)
 	}
 	try(t, n.end(otherID))
 	if pidfd.WaitEnd(t.Context(), fd, time.Minute) != pidfd.Gone {

@@ -19,6 +19,7 @@ import (
 
 	"berth/internal/base/clock"
 	"berth/internal/base/connection"
+	"berth/internal/base/retry"
 	"berth/internal/engine/shims"
 	"berth/internal/heart/pod"
 )
@@ -64,7 +65,7 @@ type PodShims struct {
 func (p *PodShims) StartShim(ctx context.Context, r pod.SandboxRequest) error {
 	err := p.asker.reachable(ctx, r.ID)
 	// A containerd that has just started is about to clean up after a shim that has ended since.
-	for began := time.Now(); err != nil && p.shims.HasEnded(r.ID) && time.Since(began) < forgetTimeout && wait(ctx, forgetInterval); {
+	for began := time.Now(); err != nil && p.shims.HasEnded(r.ID) && time.Since(began) < forgetTimeout && retry.Sleep(ctx.Done(), forgetInterval); {
 		err = p.asker.reachable(ctx, r.ID)
 	}
 	if err != nil { // the pod has one
@@ -140,17 +141,7 @@ func (s sandboxer) lost(ctx context.Context, id string, why error) bool {
 			return false
 		}
 	}
-	return wait(ctx, forgetInterval)
-}
-
-// wait waits for d, and reports whether ctx has not ended before.
-func wait(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
+	return retry.Sleep(ctx.Done(), forgetInterval)
 }
 
 // ShimDied implements pod.Shims.
@@ -172,7 +163,7 @@ func (p *PodShims) endShim(ctx context.Context, id string) error {
 	shim := sandboxer{p, shimController}
 	err := shim.end(ctx, id)
 	ended := false
-	for began := time.Now(); err != nil && time.Since(began) < forgetTimeout && says(err, hungUp, id) && wait(ctx, forgetInterval); {
+	for began := time.Now(); err != nil && time.Since(began) < forgetTimeout && says(err, hungUp, id) && retry.Sleep(ctx.Done(), forgetInterval); {
 		ended = true
 		err = shim.end(ctx, id)
 	}

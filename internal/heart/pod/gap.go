@@ -39,11 +39,9 @@ func (g gap) pass(ctx context.Context, u *unit, st TaskState) {
 	if left <= 0 {
 		return
 	}
-	patience := time.NewTimer(left)
-	defer patience.Stop()
 	select {
 	case <-u.streamed.Notice():
-	case <-patience.C:
+	case <-time.After(left):
 	case <-ctx.Done():
 	}
 }

@@ -40,8 +40,15 @@ func (p Ports) listed() Ports {
 	return p
 }
 
-// asked runs the call of another program, which kind says.
+// asked runs a call of another program.
 func asked(ctx context.Context, kind ops.Kind, what string, call func(ctx context.Context) error) error {
+	ctx, op := ops.Begin(ctx, ops.Work{Kind: kind, What: what})
+	defer op.End()
+	return call(ctx)
+}
+
+// answer is asked for a call that returns a value.
+func answer[T any](ctx context.Context, kind ops.Kind, what string, call func(ctx context.Context) (T, error)) (T, error) {
 	ctx, op := ops.Begin(ctx, ops.Work{Kind: kind, What: what})
 	defer op.End()
 	return call(ctx)
@@ -67,12 +74,8 @@ func (r listedRuntime) DeleteContainer(ctx context.Context, id string) error {
 	return asked(ctx, ops.Containerd, "containerd (DeleteContainer)", func(ctx context.Context) error { return r.Runtime.DeleteContainer(ctx, id) })
 }
 
-func (r listedRuntime) Spec(ctx context.Context, id string) (s *specs.Spec, err error) {
-	err = asked(ctx, ops.Containerd, "containerd (GetContainer)", func(ctx context.Context) error {
-		s, err = r.Runtime.Spec(ctx, id)
-		return err
-	})
-	return s, err
+func (r listedRuntime) Spec(ctx context.Context, id string) (*specs.Spec, error) {
+	return answer(ctx, ops.Containerd, "containerd (GetContainer)", func(ctx context.Context) (*specs.Spec, error) { return r.Runtime.Spec(ctx, id) })
 }
 
 func (r listedRuntime) UpdateSpec(ctx context.Context, id string, s *specs.Spec) error {
@@ -107,12 +110,8 @@ func (r listedRuntime) MountImage(ctx context.Context, v ImageView) error {
 	return asked(ctx, ops.Plugin, snapshotter(v.Snapshotter, "View"), func(ctx context.Context) error { return r.Runtime.MountImage(ctx, v) })
 }
 
-func (r listedRuntime) CreateTask(ctx context.Context, q TaskRequest) (pid uint32, err error) {
-	err = asked(ctx, ops.Shim, "the shim (Create)", func(ctx context.Context) error {
-		pid, err = r.Runtime.CreateTask(ctx, q)
-		return err
-	})
-	return pid, err
+func (r listedRuntime) CreateTask(ctx context.Context, q TaskRequest) (uint32, error) {
+	return answer(ctx, ops.Shim, "the shim (Create)", func(ctx context.Context) (uint32, error) { return r.Runtime.CreateTask(ctx, q) })
 }
 
 func (r listedRuntime) StartTask(ctx context.Context, id string) error {
@@ -149,9 +148,10 @@ func (r listedRuntime) EndShim(ctx context.Context, id string) error {
 	return asked(ctx, ops.Shim, "the shim (Shutdown)", func(ctx context.Context) error { return r.Runtime.EndShim(ctx, id) })
 }
 
-func (r listedRuntime) Hangs(ctx context.Context, id string) (hangs bool) {
-	_ = asked(ctx, ops.Shim, "the shim (SandboxStatus)", func(ctx context.Context) error { hangs = r.Runtime.Hangs(ctx, id); return nil })
-	return hangs
+func (r listedRuntime) Hangs(ctx context.Context, id string) bool {
+	ctx, op := ops.Begin(ctx, ops.Work{Kind: ops.Shim, What: "the shim (SandboxStatus)"})
+	defer op.End()
+	return r.Runtime.Hangs(ctx, id)
 }
 
 // snapshotter names a call of a snapshotter.
@@ -160,12 +160,8 @@ func snapshotter(name, call string) string { return "the snapshotter " + name + 
 // listedNetwork lists the calls of CNI plug-ins. The room network names the plug-in.
 type listedNetwork struct{ Network }
 
-func (n listedNetwork) Setup(ctx context.Context, p network.Pod) (r network.Result, err error) {
-	err = asked(ctx, ops.Wait, "the network (CNI ADD)", func(ctx context.Context) error {
-		r, err = n.Network.Setup(ctx, p)
-		return err
-	})
-	return r, err
+func (n listedNetwork) Setup(ctx context.Context, p network.Pod) (network.Result, error) {
+	return answer(ctx, ops.Wait, "the network (CNI ADD)", func(ctx context.Context) (network.Result, error) { return n.Network.Setup(ctx, p) })
 }
 
 func (n listedNetwork) Teardown(ctx context.Context, p network.Pod, recorded network.Result) error {
@@ -182,20 +178,12 @@ type listedSandboxer struct {
 	name string
 }
 
-func (s listedSandboxer) Create(ctx context.Context, q SandboxRequest) (made Instance, err error) {
-	err = asked(ctx, ops.Shim, s.name+" (Create)", func(ctx context.Context) error {
-		made, err = s.Sandboxer.Create(ctx, q)
-		return err
-	})
-	return made, err
+func (s listedSandboxer) Create(ctx context.Context, q SandboxRequest) (Instance, error) {
+	return answer(ctx, ops.Shim, s.name+" (Create)", func(ctx context.Context) (Instance, error) { return s.Sandboxer.Create(ctx, q) })
 }
 
-func (s listedSandboxer) Start(ctx context.Context, id string) (started Instance, err error) {
-	err = asked(ctx, ops.Shim, s.name+" (Start)", func(ctx context.Context) error {
-		started, err = s.Sandboxer.Start(ctx, id)
-		return err
-	})
-	return started, err
+func (s listedSandboxer) Start(ctx context.Context, id string) (Instance, error) {
+	return answer(ctx, ops.Shim, s.name+" (Start)", func(ctx context.Context) (Instance, error) { return s.Sandboxer.Start(ctx, id) })
 }
 
 func (s listedSandboxer) Stop(ctx context.Context, id string, timeout time.Duration) error {
@@ -232,20 +220,12 @@ func (f listedFiles) MakeHostPath(ctx context.Context, path string) error {
 
 type listedImages struct{ Images }
 
-func (i listedImages) Pull(ctx context.Context, ref string) (img Image, err error) {
-	err = asked(ctx, ops.Wait, "the image "+ref+" to be pulled", func(ctx context.Context) error {
-		img, err = i.Images.Pull(ctx, ref)
-		return err
-	})
-	return img, err
+func (i listedImages) Pull(ctx context.Context, ref string) (Image, error) {
+	return answer(ctx, ops.Wait, "the image "+ref+" to be pulled", func(ctx context.Context) (Image, error) { return i.Images.Pull(ctx, ref) })
 }
 
-func (i listedImages) PullFor(ctx context.Context, pod *runtimeapi.PodSandboxMetadata, ref string) (img Image, err error) {
-	err = asked(ctx, ops.Wait, "the image "+ref+" to be pulled", func(ctx context.Context) error {
-		img, err = i.Images.PullFor(ctx, pod, ref)
-		return err
-	})
-	return img, err
+func (i listedImages) PullFor(ctx context.Context, pod *runtimeapi.PodSandboxMetadata, ref string) (Image, error) {
+	return answer(ctx, ops.Wait, "the image "+ref+" to be pulled", func(ctx context.Context) (Image, error) { return i.Images.PullFor(ctx, pod, ref) })
 }
 
 func (i listedImages) Files(ctx context.Context, img Image) (passwd, group []byte, err error) {
@@ -264,12 +244,8 @@ func (i listedImages) CopyOut(ctx context.Context, img Image, dirs map[string]st
 	return asked(ctx, ops.Wait, "the volumes of its image to be copied", func(ctx context.Context) error { return i.Images.CopyOut(ctx, img, dirs) })
 }
 
-func (i listedImages) Checkpoint(ctx context.Context, img Image) (r io.ReadCloser, err error) {
-	err = asked(ctx, ops.Disk, "the disk of the checkpoint", func(ctx context.Context) error {
-		r, err = i.Images.Checkpoint(ctx, img)
-		return err
-	})
-	return r, err
+func (i listedImages) Checkpoint(ctx context.Context, img Image) (io.ReadCloser, error) {
+	return answer(ctx, ops.Disk, "the disk of the checkpoint", func(ctx context.Context) (io.ReadCloser, error) { return i.Images.Checkpoint(ctx, img) })
 }
 
 // listedPolicy lists the questions for signatures, which may ask a registry or a verifier.
@@ -293,12 +269,8 @@ func (c listedCheckpoints) Receive(ctx context.Context, from io.Reader) (archive
 	return archive, done, err
 }
 
-func (c listedCheckpoints) Read(ctx context.Context, archive string) (said Checkpoint, err error) {
-	err = asked(ctx, ops.Disk, "the disk of the checkpoint "+archive, func(ctx context.Context) error {
-		said, err = c.Checkpoints.Read(ctx, archive)
-		return err
-	})
-	return said, err
+func (c listedCheckpoints) Read(ctx context.Context, archive string) (Checkpoint, error) {
+	return answer(ctx, ops.Disk, "the disk of the checkpoint "+archive, func(ctx context.Context) (Checkpoint, error) { return c.Checkpoints.Read(ctx, archive) })
 }
 
 func (c listedCheckpoints) Unpack(ctx context.Context, archive, dir string, s *specs.Spec) error {

@@ -10,6 +10,7 @@ import (
 
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
+	"berth/internal/base/retry"
 	"berth/internal/heart/state"
 	"berth/internal/host/pidfd"
 )
@@ -145,11 +146,7 @@ func (o *oomReader) readAtEnd(ctx context.Context, u *unit, known exit.Fact) {
 		if err == nil {
 			return
 		}
-		again := time.NewTimer(oomPatience / 10)
-		select {
-		case <-again.C:
-		case <-ctx.Done():
-			again.Stop()
+		if !retry.Sleep(ctx.Done(), oomPatience/10) {
 			o.obs.Note(u.id, event.OOMCounterUnread{Err: err.Error()})
 			return
 		}

@@ -8,6 +8,7 @@ import (
 
 	"berth/internal/base/clock"
 	"berth/internal/base/event"
+	"berth/internal/base/retry"
 	"berth/internal/heart/state"
 	"berth/internal/host/pidfd"
 )
@@ -79,12 +80,7 @@ func (w *oomWatcher) lookOnce(u *unit) bool {
 			break
 		}
 		seen = u.oom.reading()
-		again := time.NewTimer(wait)
-		select {
-		case <-again.C:
-		case <-w.ops.life.Done():
-		}
-		again.Stop()
+		retry.Sleep(w.ops.life.Done(), wait)
 	}
 	e := &u.oom
 	e.mu.Lock()

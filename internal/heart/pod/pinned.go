@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/base/clock"
+	"berth/internal/base/retry"
 	"berth/internal/host/pins"
 )
 
@@ -94,12 +95,10 @@ func (p *pinner) Wait(ctx context.Context, id string) (TaskState, error) {
 // Status reports that the sandbox runs as long as its pins are there. A stopped one has ended, even
 // if its pins are still there.
 func (p *pinner) Status(_ context.Context, id string) (TaskState, error) {
-	select {
-	case <-p.stopped:
+	if retry.Closed(p.stopped) {
 		return p.ended(), nil
-	default:
-		return TaskState{Running: true}, p.pins.Check(id)
 	}
+	return TaskState{Running: true}, p.pins.Check(id)
 }
 
 // ended is the state after the first Stop.

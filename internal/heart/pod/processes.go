@@ -271,10 +271,8 @@ func (p *processes) waitGone(ctx context.Context, u *unit) error {
 	defer cancel()
 	return heldError(u, p.insisting(ctx, u, func(ctx context.Context) error {
 		for !gone() {
-			select {
-			case <-ctx.Done():
+			if !retry.Sleep(ctx.Done(), 10*time.Millisecond) { // rare: its shim is dead, and it was killed just now
 				return fmt.Errorf("its process %d lives on: %w", u.process().Pid, ctxError(ctx))
-			case <-time.After(10 * time.Millisecond): // rare: its shim is dead, and it was killed just now
 			}
 		}
 		return nil

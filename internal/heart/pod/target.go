@@ -5,6 +5,7 @@ package pod
 import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/retry"
 	"berth/internal/heart/state"
 )
 
@@ -44,19 +45,10 @@ type Target struct {
 }
 
 // HasEnded reports whether the exit is settled and visible.
-func (t Target) HasEnded() bool { return isClosed(t.Ended) }
+func (t Target) HasEnded() bool { return retry.Closed(t.Ended) }
 
 // IsStopping reports whether a stop or a removal is in flight.
-func (t Target) IsStopping() bool { return isClosed(t.Stopping) }
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
+func (t Target) IsStopping() bool { return retry.Closed(t.Stopping) }
 
 func targetOf(u *unit) Target {
 	t := Target{

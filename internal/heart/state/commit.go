@@ -12,6 +12,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"go.etcd.io/bbolt"
+
+	"berth/internal/base/retry"
 )
 
 // Change is one write of a transaction.
@@ -184,10 +186,7 @@ func die(p any, stack []byte) {
 		// Not os.Stderr, because its buffered output may be lost when the process ends.
 		_, _ = fmt.Fprintf(os.NewFile(2, "stderr"), "panic: commit state: %v\n\n%s", p, stack)
 	}()
-	select {
-	case <-written:
-	case <-time.After(dieTimeout):
-	}
+	retry.Sleep(written, dieTimeout)
 	os.Exit(2) // as after any panic
 }
 

@@ -29,6 +29,8 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/contrib/apparmor"
+
+	"berth/internal/base/retry"
 )
 
 // Profile is the name of the default profile, which other runtimes use as well.
@@ -85,14 +87,10 @@ func (a *AppArmor) Ensure() error {
 		}()
 	}
 	a.mu.Unlock()
-	t := time.NewTimer(loadTimeout)
-	defer t.Stop()
-	select {
-	case <-loading:
-		return a.last()
-	case <-t.C:
+	if retry.Sleep(loading, loadTimeout) {
 		return fmt.Errorf("load AppArmor profile %s: apparmor_parser has not ended within %s", Profile, loadTimeout)
 	}
+	return a.last()
 }
 
 func (a *AppArmor) last() error {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/base/event"
+	"berth/internal/base/retry"
 )
 
 // pipesName is a file in Dir that records the inodes of the container's pipes, so that they can be
@@ -34,7 +35,7 @@ func (k *keeper) attend(all <-chan struct{}) {
 	wait, said, begun := firstWait, false, time.Time{}
 	for {
 		k.awaitHangUp()
-		if closed(all) || closed(k.closing) || !k.needsLogger() {
+		if retry.Closed(all) || retry.Closed(k.closing) || !k.needsLogger() {
 			return
 		}
 		if time.Since(begun) < steady && !k.sleepUnless(all, &wait) {
@@ -49,15 +50,6 @@ func (k *keeper) attend(all <-chan struct{}) {
 			said = true
 			k.o.Note(event.LoggerNotReplaced{Err: err.Error()})
 		}
-	}
-}
-
-func closed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
 	}
 }
 
@@ -124,7 +116,7 @@ func inUse(pipe syscall.RawConn) (used bool) {
 
 // replaceLogger starts another logger with the pipes, and connects to it.
 func (k *keeper) replaceLogger() error {
-	if closed(k.closing) {
+	if retry.Closed(k.closing) {
 		return os.ErrClosed
 	}
 	if k.o.LoggerProgram == "" {

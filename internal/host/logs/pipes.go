@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/base/event"
+	"berth/internal/base/retry"
 )
 
 // socket is the name of the logger's socket in Dir; logger/logger.c describes its protocol.
@@ -95,7 +96,7 @@ func (k *keeper) connect(started <-chan struct{}) bool {
 		switch {
 		case err == nil:
 		case gone(err) && k.takeBack():
-			return !closed(k.closing)
+			return !retry.Closed(k.closing)
 		case errors.Is(err, unix.ENOENT):
 			return true // the logger ended by itself: nothing was left in the pipes
 		case errors.Is(err, unix.ECONNREFUSED):
@@ -108,7 +109,7 @@ func (k *keeper) connect(started <-chan struct{}) bool {
 			}
 		}
 	}
-	return !closed(k.closing)
+	return !retry.Closed(k.closing)
 }
 
 // gone reports whether an error means that no logger listens: it has ended, or its socket was
@@ -134,7 +135,7 @@ func (k *keeper) dial() error {
 		return err
 	}
 	k.notePipes(pipes)
-	if err := k.callsLogger(conn); err != nil && !closed(k.closing) {
+	if err := k.callsLogger(conn); err != nil && !retry.Closed(k.closing) {
 		for _, fd := range pipes {
 			_ = unix.Close(fd)
 		}

@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"os"
 	"sync/atomic"
-	"time"
 
 	"github.com/containerd/errdefs"
 
 	"berth/internal/base/event"
+	"berth/internal/base/retry"
 )
 
 // Run moves the output to the log until all streams have ended, ctx ends, or Close. It returns nil
@@ -55,11 +55,7 @@ func (l *Log) Run(ctx context.Context) error {
 	select {
 	case <-all:
 	case <-l.closing:
-		t := time.NewTimer(leaveTimeout)
-		defer t.Stop()
-		select {
-		case <-all:
-		case <-t.C:
+		if retry.Sleep(all, leaveTimeout) {
 			return nil
 		}
 	}
@@ -224,5 +220,5 @@ func (l *Log) leave() {
 }
 
 func (l *Log) isClosed() bool {
-	return closed(l.closing)
+	return retry.Closed(l.closing)
 }

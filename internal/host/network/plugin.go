@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/base/ops"
+	"berth/internal/base/retry"
 )
 
 const (
@@ -104,12 +105,8 @@ func (p *plugins) ExecPlugin(ctx context.Context, path string, stdin []byte, env
 		if !errors.Is(err, unix.ETXTBSY) || attempt == busyAttempts {
 			return out, err
 		}
-		t := time.NewTimer(time.Second)
-		select {
-		case <-ctx.Done():
-			t.Stop()
+		if !retry.Sleep(ctx.Done(), time.Second) {
 			return nil, err
-		case <-t.C:
 		}
 	}
 }
@@ -168,12 +165,8 @@ func (p *plugins) run(ctx context.Context, _ *ops.Op, path string, stdin []byte,
 func prolonged(ctx context.Context, by time.Duration) (_ context.Context, done func()) {
 	later, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
-		t := time.NewTimer(by)
-		defer t.Stop()
-		select {
-		case <-t.C:
+		if retry.Sleep(later.Done(), by) {
 			cancel(context.Cause(ctx))
-		case <-later.Done():
 		}
 	})
 	return later, func() {

@@ -55,13 +55,11 @@ func (n *Network) watchStatus(ctx context.Context) {
 		if !n.askStatus(ctx) {
 			wait = statusAgain
 		}
-		t := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
-		case <-t.C:
+		case <-time.After(wait):
 		case <-n.changed:
 		}
-		t.Stop()
 	}
 }
 
