@@ -32,11 +32,8 @@ const (
 	groupStartTimeout = 20 * time.Second
 )
 
-// JoinGroup chooses the group of pods that a new pod without a process shares a shim with; "" for a
-// shim of its own. The caller records it with the pod, and calls LeaveGroup if that fails. A group
-// whose shim does not answer, or has died, takes no pod any more.
-//
-// If no script can clean up after a dead shim, the death of one ends its containers, so that no
+// JoinGroup implements [pod.Shims]. A group whose shim does not answer, or has died, takes no pod any
+// more. If no script can clean up after a dead shim, the death of one ends its containers, so that no
 // shim is shared.
 func (p *PodShims) JoinGroup(ctx context.Context, id string, h pod.Handler) string {
 	if can, _ := p.grouping.Load(h.Name); h.ShimPods < 2 || can != true || !p.cleanups.CanSpare(ctx, h.Root) {
@@ -73,9 +70,8 @@ func (p *PodShims) sparing(ctx context.Context, id string, h pod.Handler) string
 	return program
 }
 
-// Hangs reports whether the shim that a pod shares with others runs and does not answer. No
-// question about a container is asked: one whose OCI runtime is slow keeps its shim from no other
-// answer.
+// Hangs implements [pod.Shims]. It asks nothing about a container, because one whose OCI runtime is
+// slow keeps its shim from no other answer.
 func (p *PodShims) Hangs(ctx context.Context, id string) bool {
 	return p.shims.Key(id) != id && !p.shims.HasEnded(id) && !p.answers(ctx, id, taskTimeout)
 }
@@ -103,9 +99,7 @@ func isLate(ctx context.Context, err error) bool {
 	return ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) || errdefs.IsDeadlineExceeded(err)
 }
 
-// RejoinGroup notes the group that an earlier berth has chosen for a pod. It is called for each pod
-// of the records before any question about a pod. stays is set if the pod still has its place in
-// the shim.
+// RejoinGroup implements [pod.Shims].
 func (p *PodShims) RejoinGroup(id, group string, h pod.Handler, stays bool) {
 	p.shims.Rejoin(id, group, kindOf(h))
 	if !stays {
@@ -113,7 +107,7 @@ func (p *PodShims) RejoinGroup(id, group string, h pod.Handler, stays bool) {
 	}
 }
 
-// LeaveGroup takes JoinGroup back.
+// LeaveGroup implements [pod.Shims].
 func (p *PodShims) LeaveGroup(id string) { p.shims.Drop(id) }
 
 // inGroup returns a copy of a specification that names the group of a sandbox.

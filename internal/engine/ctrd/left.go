@@ -16,10 +16,9 @@ import (
 	"berth/internal/engine/shims"
 )
 
-// EndLeft ends and removes all that the node has of a task, or of a pod's place in a shim, of which
-// neither containerd nor the shim can be asked. A shim keeps its state of a container until it is
+// EndLeft implements [pod.Tasks]. A shim keeps its state of a container until it is
 // asked to delete it, even while another start of that container fails half-way: it deletes nothing
-// of that one then. If nothing is left, it succeeds.
+// of that one then.
 func (p *PodShims) EndLeft(ctx context.Context, id string) error {
 	err := p.endLeft(connection.Namespaced(ctx), id)
 	if err == nil {

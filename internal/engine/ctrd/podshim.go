@@ -59,9 +59,7 @@ type PodShims struct {
 	grouping sync.Map // names of the handlers whose shim can serve several pods
 }
 
-// StartShim starts the shim of a pod that has no process of its own. It serves the pod's containers
-// until [PodShims.EndShim], also while there are none. It returns ErrAlreadyExists if there is
-// one that answers. The remains of a dead one are waited for, or removed.
+// StartShim implements [pod.Shims]. It waits for the end of a dead shim's remains, or removes them.
 func (p *PodShims) StartShim(ctx context.Context, r pod.SandboxRequest) error {
 	err := p.asker.reachable(ctx, r.ID)
 	// A containerd that has just started is about to clean up after a shim that has ended since.

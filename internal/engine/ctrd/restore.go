@@ -30,9 +30,8 @@ func restoring(ctx context.Context, c *Containerd, id string, from pod.Unpacked)
 	return typeurl.MarshalAnyToProto(&opts)
 }
 
-// RestoreTask makes CRIU restore the process of a task that CreateTask has made for that. The error
-// has the reason that CRIU's log in the directory work gives. It returns ErrFailedPrecondition if
-// CRIU is absent, or cannot do it.
+// RestoreTask implements [pod.Tasks]. It returns ErrFailedPrecondition if CRIU is absent, or cannot
+// do it.
 func (c *Containerd) RestoreTask(ctx context.Context, id, work string) error {
 	err := c.StartTask(ctx, id)
 	switch {

@@ -32,11 +32,9 @@ const (
 	createAttempts = 3
 )
 
-// CreateTask makes a task and its process, which waits to be started. The remains of an interrupted
-// earlier call are removed first, unless the task runs, which is ErrAlreadyExists. The caller
-// ensures that no other call works on the task. The task of a container that is restored has no
-// process yet, and the shim opens its stdio when RestoreTask is called. It returns ErrLayerLost if
-// a directory of its layers is missing.
+// CreateTask implements [pod.Tasks]. It first removes the remains of an interrupted earlier call,
+// unless the task runs, which is ErrAlreadyExists. The caller ensures that no other call works on
+// the task. If the container is restored, the shim opens its stdio when RestoreTask is called.
 func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32, error) {
 	if c.shims.HasEnded(r.Pod) { // containerd may be about to notice
 		return 0, fmt.Errorf("create task %s: the shim of pod %s has ended: %w", r.ID, r.Pod, errdefs.ErrNotFound)

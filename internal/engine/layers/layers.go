@@ -63,7 +63,7 @@ func New(conn *connection.Connection, cfg Config) *Layers {
 	}
 }
 
-// PrepareSnapshot makes a writable layer. It waits for the layers of the image below it while those
+// PrepareSnapshot implements pod.Layers. It waits for the layers of the image below it while those
 // are doubted after an unclean boot.
 func (l *Layers) PrepareSnapshot(ctx context.Context, layer pod.Layer) error {
 	if err := l.trusted(ctx, layer.Snapshotter, layer.ChainID); err != nil {

@@ -255,18 +255,12 @@ type Inventory struct {
 	Orphans     map[string]bool   // tasks without a container, of any client
 }
 
-// Kernel is the kernel as a witness: package pidfd.
+// Kernel is the kernel as a witness: package pidfd, which describes the methods.
 type Kernel interface {
-	// Watch identifies and watches a process; ErrNotFound when it is gone. Any other error means
-	// that the kernel could not be asked.
 	Watch(id string, p pidfd.Process) (pidfd.Process, error)
 	Forget(id string)
-	// Signal returns ErrNotFound when the process is not watched or gone.
 	Signal(id string, sig unix.Signal) error
-	// Look asks whether the process of id has ended; not watched: nothing is known.
 	Look(id string) (a pidfd.Answer, watched bool)
-	// Program returns the program that a process executes, which an exec changes; an error if it is
-	// not known.
 	Program(pid uint32) (pidfd.Program, error)
 	// Pipe opens the read end of a pipe that a process, or its parent, has open; ErrNotFound when
 	// neither has.
@@ -325,74 +319,45 @@ type Network interface {
 	Status() error
 }
 
-// NetNS makes and removes the network namespaces of sandboxes: package pins.
+// NetNS makes and removes the network namespaces of sandboxes: package pins, which describes the
+// methods.
 type NetNS interface {
 	PathFor(podID string) string
 	Create(ctx context.Context, path string) error
-	// CreateOwned makes a network namespace that a new user namespace with these IDs owns. Owner
-	// opens that user namespace; the caller closes it.
 	CreateOwned(ctx context.Context, path string, ids pins.UserIDs) error
 	Owner(path string) (*os.File, error)
 	Remove(ctx context.Context, path string) error
-	// RemoveAdopted removes the namespace of an adopted pod at the path where the previous runtime
-	// pinned it.
 	RemoveAdopted(ctx context.Context, path string) error
-	// Pinned lists the pods that have a namespace.
 	Pinned(ctx context.Context) (podIDs []string, err error)
 }
 
-// Files is the pods' own files on this host: package podfiles.
+// Files is the pods' own files on this host: package podfiles, which describes the methods.
 type Files interface {
-	// MakeSandbox makes the files that the containers of a pod share. It leaves /etc/hosts empty,
-	// which SetHosts writes.
 	MakeSandbox(s podfiles.Sandbox) error
 	SetHosts(id string, hosts []byte) error
-	// Shared returns the host path of each file that a pod's containers share, by its path in the
-	// container.
 	Shared(podID string, hostIPC bool) map[string]string
-	// MakeVolume makes an empty directory for the nth volume of a container's image.
 	MakeVolume(id string, n int) (string, error)
-	// MakeImageVolume makes an empty directory for the nth image that a container mounts.
 	MakeImageVolume(id string, n int) (string, error)
-	// MakeRootfs makes an empty directory for the root file system of a sandbox's process, which
-	// the user uid of this host may enter.
 	MakeRootfs(id string, uid int) (string, error)
-	// MakeCheckpoint makes an empty directory for the checkpoint that a container is restored from.
-	// Checkpoint is its path, and RemoveCheckpoint removes it.
 	MakeCheckpoint(id string) (string, error)
 	Checkpoint(id string) string
 	RemoveCheckpoint(id string) error
-	// Below returns the path of the directory that path names below dir, with every link resolved
-	// below dir; ErrInvalidArgument when there is none.
 	Below(dir, path string) (string, error)
-	// MakeHostPath makes the host directory of a mount if nothing is there. The file system of a
-	// path is asked once at a time, and concurrent callers share the call; the error at the end of
-	// ctx names the path.
 	MakeHostPath(ctx context.Context, path string) error
-	// IO returns the directory for a container's stdio, which belongs to Stdios.
 	IO(id string) string
-	// Remove unmounts and removes everything of one ID. An absent ID is not an error.
 	Remove(id string) error
-	// RemoveAdopted removes directories of an ID that the previous runtime made, with all mounts
-	// below them, and files. Absent paths are not an error.
 	RemoveAdopted(id string, dirs, files []string) error
-	// IDs lists every ID that has something here.
 	IDs() ([]string, error)
 }
 
-// Pins are the IPC and UTS namespaces of sandboxes without a process: package pins.
+// Pins are the IPC and UTS namespaces of sandboxes without a process: package pins, which describes
+// the methods.
 type Pins interface {
-	// IPC and UTS are the paths at which the namespaces of an ID are pinned, if it has them.
 	IPC(id string) string
 	UTS(id string) string
-	// Make makes them, regardless of the remains of an earlier attempt.
 	Make(r pins.Request) error
-	// Check returns ErrNotFound when something is not there that Make has made: the host was
-	// started again since, for example.
 	Check(id string) error
-	// Remove removes the pins of an ID. Absent pins are not an error.
 	Remove(id string) error
-	// IDs lists every ID that has something here.
 	IDs() ([]string, error)
 }
 
@@ -481,17 +446,13 @@ type Policy interface {
 	Restore(ctx context.Context, namespace, asked string, img Image) error
 }
 
-// Labels keeps the SELinux labels that package spec has allocated: package selinux.
+// Labels keeps the SELinux labels that package spec has allocated: package selinux, which describes
+// the methods.
 type Labels interface {
-	// Reserve takes the label of a process that an earlier berth started.
 	Reserve(process string) error
-	// Relabel gives a path, and everything below it, the label of a container's files.
 	Relabel(path, mount string) error
-	// ReadOnly is the label of files that every container may read and none may change.
 	ReadOnly() string
-	// Shared returns the label without the categories that keep other containers from the files.
 	Shared(mount string) (string, error)
-	// Release gives a label back when nothing runs under it any more.
 	Release(process string)
 }
 
