@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package budget divides a shared resource among pods: processes, connections, memory. Its size is
-// as much as the node can do without. Each pod has a smaller share, and a guaranteed part of it,
-// whatever the others have taken.
+// as much as the node can do without. Each pod has a smaller share, and a part of it that is
+// guaranteed even if the others have taken all the rest.
 //
 // A budget counts the cost of a thing and not its activity: an idle connection costs as much as a
 // busy one.

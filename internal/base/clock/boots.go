@@ -33,7 +33,7 @@ type boot struct {
 // boots are those that are known, the oldest first. A value is never changed.
 type boots []boot
 
-// maxBoots is how many boots are kept. What older ones have stamped is older than all of them.
+// maxBoots is how many boots are kept. Stamps of older boots count as older than all of them.
 const maxBoots = 256
 
 // find returns the boot that an instant belongs to; -1 for one before all of them.
@@ -47,8 +47,8 @@ func (bs boots) find(i Instant) int {
 }
 
 // wallOf returns the wall time of an instant: by the shift of its boot, and not later than the next
-// boot began. If that began before what the boot is known to have lived to, because the clock was
-// set back between them, the whole boot is shown earlier, so that the order stays.
+// boot began. If the next boot began before the recorded end of this one, because the clock was set
+// back between them, the whole boot is shown earlier, so that the order stays.
 func (bs boots) wallOf(i Instant) time.Time {
 	limit, shift := int64(0), time.Duration(0)
 	of := bs.find(i)

@@ -27,9 +27,9 @@ const (
 	// adds up with others.
 	jitter = time.Millisecond
 	// saved is how often the life of a boot is written down. If it ends unforeseen, the next boot
-	// leaves room for what may have been stamped since.
+	// leaves room for stamps that may have been made since.
 	saved = 5 * time.Minute
-	// ending is the same for a berth that was stopped: it stamps what comes while it ends.
+	// ending is the same for a berth that was stopped: it makes stamps while it ends.
 	ending = 10 * time.Second
 	// again is how often the offset is looked at if the kernel cannot tell of a step.
 	again = time.Second
@@ -38,7 +38,7 @@ const (
 // Step is a setting of the wall clock.
 type Step struct {
 	From, To time.Time
-	// Away is set if berth was not there: it is found by what the clock shows now.
+	// Away is set if berth was not there: the step is found by the time that the clock shows now.
 	Away bool
 }
 
@@ -51,21 +51,22 @@ type Clock struct {
 	steady int64 // where the line was when nothing had passed since this boot
 	boots  atomic.Pointer[boots]
 
-	mu   sync.Mutex // of changes to boots, and of what follows
+	mu   sync.Mutex // of changes to boots, and of the fields below
 	away []Step     // while berth was away, until Run tells of them
 	told Step       // the last one that Run has told of
 	at   Instant    // of that
 }
 
 // New makes a clock whose line begins with it, and which remembers nothing. A nil source stands for
-// the time of this process, which nobody sets.
+// the time of this process, which is never set.
 func New(source Source) *Clock {
 	c, _ := Open("", source)
 	return c
 }
 
-// Open makes a clock that goes on with the line in a file, or begins one. The error says what of it
-// could not be read or written; the clock goes all the same, and Run writes the file again.
+// Open makes a clock that goes on with the line in a file, or begins one. The error names the
+// part that could not be read or written; the clock goes all the same, and Run writes the file
+// again.
 func Open(path string, source Source) (*Clock, error) {
 	if source == nil {
 		source = process{time.Now()}
@@ -216,8 +217,8 @@ func (c *Clock) save(ended bool) error {
 }
 
 // Run calls step whenever the wall clock is set, and for each time that it was while berth was
-// away, and writes down how long this boot has lived, until ctx ends. failed is called with what
-// cannot be watched or written, at most once for each of a row of failures.
+// away, and writes down how long this boot has lived, until ctx ends. failed is called if the
+// clock cannot be watched or the file cannot be written, once for a row of failures.
 func (c *Clock) Run(ctx context.Context, step func(Step), failed func(error)) {
 	c.mu.Lock()
 	away := c.away

@@ -10,17 +10,17 @@
 //
 // # Promises
 //
-//   - Two instants are in the order in which they were made, whatever the wall clock does, through
-//     restarts of berth and reboots. [Clock.Next] never returns one twice.
+//   - Two instants are in the order in which they were made, through settings of the wall clock,
+//     restarts of berth, and reboots. [Clock.Next] never returns one twice.
 //   - [Clock.Wall] is made with the offset of now: an instant from before the clock was right is
-//     shown right once it is. Within a boot, what it shows changes at a step only: the kernel slews
-//     both clocks alike.
-//   - Wall keeps the order. Nothing that an earlier boot has stamped is shown later than the
-//     beginning of the next one.
+//     shown right once it is. Within a boot, the wall time of an instant changes at a step only:
+//     the kernel slews both clocks alike.
+//   - Wall keeps the order. No stamp of an earlier boot is shown later than the beginning of the
+//     next one.
 //   - [Clock.Age] counts the time that the node has lived: neither a step nor the time between two
 //     boots makes anything older.
 //   - The line begins where wall time was when berth looked first. So an instant of a record has
-//     the form of a wall time, berths that know no instants read it, and what they wrote is read.
+//     the form of a wall time: berths that know no instants read it, and their records are read.
 //
 // # Never
 //

@@ -15,7 +15,7 @@ type Instant struct {
 }
 
 // Stamped returns the instant of a stamp that has the place of an instant in the form of a time: in
-// a record, in an answer of the API, or in what a berth wrote that knew no instants.
+// a record, in an answer of the API, or in a record of a berth that knew no instants.
 func Stamped(t time.Time) Instant {
 	if t.IsZero() {
 		return Instant{}

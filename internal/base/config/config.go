@@ -247,7 +247,7 @@ type API struct {
 	ReadGroup  string `toml:"read_group" doc:"Name or number of the group that owns api.read_socket. Empty: root's."`
 }
 
-// Debug configures what a person can ask a running berth about itself.
+// Debug configures the questions that a person can ask a running berth about itself.
 type Debug struct {
 	Socket string `toml:"socket" doc:"Unix socket on which goroutines, the heap, a CPU profile and the lanes of berth are served over HTTP. Its mode is 0600. Empty: none."`
 }

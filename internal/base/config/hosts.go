@@ -17,8 +17,8 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// hostsTable is what a hosts.toml of the certs.d layout may say of a registry, or of one of the
-// hosts that are asked in its place.
+// hostsTable holds the fields that a hosts.toml of the certs.d layout may have for a registry, or
+// for one of the hosts that are asked in its place.
 type hostsTable struct {
 	Server       string         `toml:"server"`
 	Capabilities []string       `toml:"capabilities"`

@@ -61,12 +61,12 @@ type Work struct {
 	// What names the thing that is called or waited for, such as "CNI ADD of bridge"; the method of
 	// a call; the step of a lane.
 	What string
-	// Of is the object; of a part what is empty is that of its operation.
+	// Of is the object; the empty fields of a part are those of its operation.
 	Of Object
 	// Until is when the operation is given up, or goes on regardless; zero: the deadline of the
 	// context.
 	Until time.Time
-	// Then says what comes at that instant, such as "SIGKILL".
+	// Then names the next action at that instant, such as "SIGKILL".
 	Then string
 }
 
@@ -118,7 +118,7 @@ type Config struct {
 	Ended func(o Operation, took time.Duration)
 }
 
-// List is what is under way. The zero value is an empty list.
+// List holds the operations that are under way. The zero value is an empty list.
 type List struct {
 	mu   sync.Mutex
 	cfg  Config
@@ -127,7 +127,7 @@ type List struct {
 	left int // operations that are under way and not listed
 }
 
-// Connect sets the connections of l. What has begun before is in the list.
+// Connect sets the connections of l. Operations that have begun before are in the list.
 func (l *List) Connect(cfg Config) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -191,7 +191,7 @@ func (l *List) begin(ctx context.Context, of *Op, w Work) (context.Context, *Op)
 	return context.WithValue(ctx, opKey{}, op), op
 }
 
-// inherit takes what is not known of o from the object of the operation that it is a part of.
+// inherit fills the empty fields of o from the object of the operation that it is a part of.
 func (o *Object) inherit(of Object) {
 	if o.ID == "" && o.Names == (event.Names{}) {
 		o.ID, o.Names = of.ID, of.Names
@@ -199,7 +199,7 @@ func (o *Object) inherit(of Object) {
 	o.Image = cmp.Or(o.Image, of.Image)
 }
 
-// Until changes when the operation is given up, and what comes then.
+// Until changes the instant at which the operation is given up, and the action at that instant.
 func (o *Op) Until(at time.Time, then string) {
 	if o == nil {
 		return
@@ -209,7 +209,7 @@ func (o *Op) Until(at time.Time, then string) {
 	o.now.Work.Until, o.now.Then = at, then
 }
 
-// Waits says what the operation waits for, and since when; "" if it has no part.
+// Waits names the thing that the operation waits for, and since when; "" if it has no part.
 func (o *Op) Waits() string {
 	if o == nil {
 		return ""
@@ -263,7 +263,8 @@ func (o Operation) noted() bool {
 	return slices.Contains([]Kind{Plugin, Containerd, Shim, Registry, Disk, Wait}, o.Kind)
 }
 
-// Snapshot returns what is under way, the oldest first, and how much more there is.
+// Snapshot returns the operations that are under way, the oldest first, and the number of those
+// that are not listed.
 func (l *List) Snapshot() (list []Operation, left int) {
 	l.mu.Lock()
 	cfg, left := l.cfg, l.left

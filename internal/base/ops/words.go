@@ -56,8 +56,8 @@ func leaves(parts []Operation) []Operation {
 	})
 }
 
-// sentence returns an operation with its parts: what is done, what it waits for and since when,
-// who asked for it, and what comes next.
+// sentence returns an operation with its parts in words: the action, the thing that it waits for
+// and since when, the client that asked for it, and the next action.
 func sentence(root Operation, parts []Operation, about Object, now time.Time) string {
 	var s strings.Builder
 	subject := root.Of.name()
@@ -95,8 +95,8 @@ func sentence(root Operation, parts []Operation, about Object, now time.Time) st
 }
 
 // soonest returns the one of an operation and its parts that is given up first. A part has the
-// deadline of its operation, which says what comes then. Work that outlives its call has a deadline
-// of its own, which counts.
+// deadline of its operation, which names the action at that instant. Work that outlives its call
+// has a deadline of its own, which counts.
 func soonest(root Operation, parts []Operation) Operation {
 	first := root
 	for _, p := range parts {
@@ -113,7 +113,7 @@ func soonest(root Operation, parts []Operation) Operation {
 	return first
 }
 
-// verb returns what is done to the object.
+// verb returns the action on the object.
 func (o Operation) verb() string {
 	switch o.Kind {
 	case Run:
@@ -157,7 +157,7 @@ func (o Operation) verb() string {
 // waiting reports whether a step waits for its next attempt.
 func (o Operation) waiting() bool { return o.Kind == Step && o.Number == 0 }
 
-// waits returns a part in words: what it waits for, and since when.
+// waits returns a part in words: the thing that it waits for, and since when.
 func (o Operation) waits(now time.Time) string {
 	since := span(now.Sub(o.Since))
 	switch o.Kind {
@@ -171,7 +171,7 @@ func (o Operation) waits(now time.Time) string {
 	return fmt.Sprintf("%s %s, for %s", cmp.Or(o.Of.name(), "it"), o.verb(), since)
 }
 
-// next returns what comes, and when.
+// next returns the next action, and its instant.
 func (o Operation) next(now time.Time) string {
 	then := o.Then
 	switch {
@@ -193,7 +193,7 @@ func (o Operation) next(now time.Time) string {
 	}
 }
 
-// phrase returns what took long, for an event.
+// phrase names the operation that took long, for an event.
 func (o Operation) phrase() string {
 	if o.Kind == Wait {
 		return "the wait for " + o.What
@@ -255,7 +255,7 @@ func (o Object) concerns(of Object) bool {
 	return y.Container == "" || x.Container == y.Container
 }
 
-// span returns a duration as a person says it, such as 3 s or 3 min 57 s.
+// span returns a duration in words, such as 3 s or 3 min 57 s.
 func span(d time.Duration) string {
 	s := int(d.Round(time.Second).Seconds())
 	switch m := s / 60; {

@@ -22,7 +22,7 @@ import (
 // Config holds the settings of the adapter.
 type Config struct {
 	Owner string // this berth's ID
-	// Clock makes instants of what containerd and its shims have stamped; nil: that of this process.
+	// Clock makes instants of the stamps of containerd and its shims; nil: that of this process.
 	Clock       *clock.Clock
 	Snapshotter string // of new containers
 	// Snapshotters are others, which some runtime handlers have instead.

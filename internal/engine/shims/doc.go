@@ -9,8 +9,8 @@
 //   - Nothing that a pod does keeps berth from releasing another pod. The room remembers which
 //     process is the shim of a pod, and reads the arguments of no process that a pod runs: see
 //     processes.go.
-//   - A process in a pod is not taken for a shim, whatever its name and its arguments are, and is
-//     not killed in a shim's place.
+//   - A process in a pod is not taken for a shim because of its name or its arguments, and is not
+//     killed in a shim's place.
 //   - A failed search is an error, and not proof of absence.
 //   - An object that merely has the name of one of berth's is left alone. A process counts if it is
 //     of berth's own user. A directory of bundles counts if it is containerd's by configuration, or

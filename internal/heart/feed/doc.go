@@ -7,7 +7,7 @@
 //
 //	stamp := f.Stamp(podID, time.Now()) // first the instant,
 //	ev := snapshot(podID, stamp)        // then the pod's state, which is not older,
-//	f.Publish(ev)                       // then the event. Nobody may touch ev after this.
+//	f.Publish(ev)                       // then the event. Do not touch ev after this.
 //
 //	s := f.Subscribe()
 //	defer s.Close()

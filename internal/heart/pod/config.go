@@ -13,7 +13,7 @@ import (
 
 // Config holds the controller's settings. Zero durations take the defaults.
 type Config struct {
-	// Clock makes the instants that are kept; nil: that of this process, which nobody sets.
+	// Clock makes the instants that are kept; nil: that of this process, which is never set.
 	Clock *clock.Clock
 	// Handlers are the runtime handlers by name; DefaultHandler is the one that a request without a
 	// handler gets.

@@ -441,7 +441,7 @@ func (c *Controller) Drained(ctx context.Context, id string) error {
 }
 
 // Target describes a sandbox or a container, by its ID or the beginning of one. The same ID may
-// name either, so a caller that wants one of them says which in its error for ErrNotFound.
+// name either, so a caller that wants one of them names it in its error for ErrNotFound.
 func (c *Controller) Target(id string) (Target, error) {
 	if u, ok := c.units.get(id); ok {
 		return targetOf(u), nil

@@ -94,8 +94,8 @@ func (c *creator) create(ctx context.Context, id string, p *unit, config *runtim
 	return nil
 }
 
-// sources finds what a container of the sandbox p is made from, and checks it. The caller calls
-// done of the source, unless there is an error.
+// sources finds and checks the image or checkpoint that a container of the sandbox p is made from.
+// The caller calls done of the source, unless there is an error.
 func (c *creator) sources(ctx context.Context, p *unit, config *runtimeapi.ContainerConfig) (from source, _ []state.ImageVolume, err error) {
 	// Its handler could make the pod, unless another runtime has made it, which shifts owners by
 	// itself.

@@ -39,7 +39,7 @@
 //	lanes.go                                 when something happens
 //	processes.go oom.go oomwatch.go group.go the kernel: processes and OOM kills
 //	launch.go restore.go                     the two roads of a start: a new task, or a checkpoint
-//	readiness.go detours.go                  what may keep a start from its program, and its detours
+//	readiness.go detours.go                  the obstacles of a start, and its detours
 //	workload.go pinned.go maketask.go        tasks, and the sandboxes of pods
 //	output.go                                stdio
 //	specs.go devices.go imagevolumes.go pause.go userns.go netpod.go signal.go request.go    requests

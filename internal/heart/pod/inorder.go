@@ -11,8 +11,8 @@ import (
 )
 
 // inOrder puts the instants of records into the order in which they were made. They are in that
-// order, except for those of a berth that knew no instants and has stamped what the clock showed:
-// if it was set back afterwards, the earlier stamps are too late. None is later than now, each
+// order, except for those of a berth that knew no instants and stamped the wall time: if the clock
+// was set back afterwards, the earlier stamps are too late. None is later than now, each
 // object was created, started and ended in this order, and the creations of the sandboxes of a pod,
 // and of the containers of one name in it, rise with the attempts.
 func inOrder(all *state.Loaded, c *clock.Clock) {

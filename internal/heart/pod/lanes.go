@@ -141,7 +141,7 @@ func (l *lanes) hurry(u *unit) {
 }
 
 // until waits as w for one of two events, of which the second may be nil, and returns why ctx ended
-// if that is first. what names the event.
+// if that is first. The text what names the event.
 func until(ctx context.Context, w *lane.Waiter, what string, event, or *lane.Event) error {
 	_, op := ops.Begin(ctx, ops.Work{Kind: ops.Wait, What: what})
 	defer op.End()

@@ -97,7 +97,7 @@ func (o *oomReader) count(u *unit, dir string, kills uint64, last bool) {
 
 // read reads the counter of OOM kills of a container that ended. It is called first of all, because
 // the cgroup can vanish with the container: systemd removes a scope once it is empty, and on a busy
-// host does so before anybody has read the counter. The counter of the pod's group then stands in
+// host does so before the counter was read. The counter of the pod's group then stands in
 // for the container's. If that one is not available either, containerd's report counts. It returns
 // an error if the counter exists and could not be read.
 func (o *oomReader) read(u *unit, f exit.Fact) error {

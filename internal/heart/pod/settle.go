@@ -75,7 +75,7 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 			st.StartedAt = known.At // it ended before the call that started it returned
 		}
 		if known.At.Before(st.StartedAt) {
-			known.At = st.StartedAt // the shim stamps what the clock shows, which may have been set since
+			known.At = st.StartedAt // the shim stamps wall time, and the clock may have been set since
 		}
 		if st.Phase == state.Creating && known.Origin == exit.Start { // given up before it was visible
 			st.Removing, st.Stopping, st.Undone = true, true, known.Message

@@ -47,9 +47,9 @@ type epoch [8]byte
 
 func (e epoch) form() frame.Form { return frame.Form{Magic: magic, Epoch: e} }
 
-// journal is a file of records: what was committed and is not in the database yet. Records have
-// consecutive numbers, and lie one behind the other from the beginning of a half. A half is written
-// anew once all its records are in the database, and the numbers go on.
+// journal is a file of the records that were committed and are not in the database yet. Records
+// have consecutive numbers, and lie one behind the other from the beginning of a half. A half is
+// written anew once all its records are in the database, and the numbers go on.
 type journal struct {
 	device
 	epoch epoch

@@ -329,8 +329,8 @@ func putTotal(tx *bbolt.Tx, n uint32) error {
 	return tx.Bucket(bucketMeta).Put(keyTotal, fmt.Appendf(nil, "%08x", n))
 }
 
-// recount writes the sum of the checksums of the existing records, whatever it was before, because
-// an earlier berth may have written some.
+// recount writes the sum of the checksums of the existing records anew, because an earlier berth
+// may have written some.
 func recount(tx *bbolt.Tx) error {
 	n := uint32(0)
 	for _, kind := range []Kind{KindSandbox, KindContainer} {

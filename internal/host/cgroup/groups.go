@@ -43,9 +43,9 @@ type Groups struct {
 
 // NewGroups returns the groups of a name, which the next berth gives again. It makes none.
 // Processes that an earlier berth left behind may go on for the grace period, because a program
-// that is killed between two steps may leak resources that are never found again. The error says
-// why this host cannot make groups: the kernel is older than Linux 5.7, the first that can start a
-// program in a group, or the unified hierarchy cannot be mounted.
+// that is killed between two steps may leak resources that are never found again. The error has
+// the reason why this host cannot make groups: the kernel is older than Linux 5.7, the first that
+// can start a program in a group, or the unified hierarchy cannot be mounted.
 func NewGroups(name string, grace time.Duration) (*Groups, error) {
 	switch ok, err := kernelversion.GreaterEqualThan(kernelversion.KernelVersion{Kernel: 5, Major: 7}); {
 	case err != nil:

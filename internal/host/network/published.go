@@ -162,7 +162,8 @@ type looks struct {
 	checkedAt       time.Time
 }
 
-// look mends and checks what may have changed since the last look, given the mark of the firewall.
+// look mends the rules and checks the networks if they may have changed since the last look. mark
+// is the present mark of the firewall.
 func (n *Network) look(ctx context.Context, mark string, last *looks, notes Notes) {
 	if n.published.take(&n.published.unknown) || mark != last.mended {
 		last.mended = mark
@@ -316,8 +317,8 @@ func (n *Network) portmap(ctx context.Context, verb string, list *libcni.Network
 // check asks the plug-ins of other programs' networks whether the pods with host ports are still
 // connected as they were (CHECK), and reports a pod that is not any more. berth cannot connect it
 // again, because only its network knows how. A pod whose plug-ins have never found it sound is not
-// reported, because some fail at any CHECK. asked is false if there was no pod to check, and answered
-// if a check was cut off.
+// reported, because some fail at any CHECK. asked is false if there was no pod to check, and
+// answered if a check was cut off.
 func (n *Network) check(ctx context.Context, notes Notes) (asked, answered bool) {
 	answered = true
 	for _, p := range n.published.all() {

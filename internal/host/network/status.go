@@ -134,8 +134,8 @@ func (n *Network) answerLocked() answer {
 	return n.mu.answer
 }
 
-// askPlugins asks the plug-ins of a network. The programs of its plug-ins must be there, whatever
-// its version: they may have been removed since the configuration was read. A network of a version
+// askPlugins asks the plug-ins of a network. The programs of its plug-ins must be there, in
+// each version: they may have been removed since the configuration was read. A network of a version
 // before 1.1 has no STATUS.
 func (n *Network) askPlugins(ctx context.Context, list *libcni.NetworkConfigList, own bool) error {
 	for _, p := range list.Plugins {

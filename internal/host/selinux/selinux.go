@@ -157,7 +157,7 @@ func (l *Labels) holdLocked(process string) error {
 	return nil
 }
 
-// Release gives a label back. Its category is free once everybody who held it has released it.
+// Release gives a label back. Its category is free once all its holders have released it.
 func (l *Labels) Release(process string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

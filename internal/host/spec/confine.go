@@ -22,7 +22,7 @@ import (
 // any more.
 func confine(h Host, s *specs.Spec, in Container) ([]Degraded, error) {
 	sec := in.Config.GetLinux().GetSecurityContext()
-	//nolint:staticcheck // deprecated, and what older kubelets send
+	//nolint:staticcheck // deprecated, and sent by older kubelets
 	appArmor, err := profile("apparmor", sec.GetApparmor(), "apparmor_profile", sec.GetApparmorProfile())
 	if err != nil {
 		return nil, err

@@ -22,9 +22,9 @@ import (
 // profile cannot express the result, or if the answers of one are not certain, the error is
 // ErrFailedPrecondition: a result that is looser than one of both is worse than none.
 //
-// A filter that denies what it does not name answers with ENOSYS to numbers beyond those that it
-// names, and so the numbers of calls decide which of those without a rule have to be named. There
-// are four variants, and the caller has to prove one of them with the filters that libseccomp
+// A filter that denies the calls which it does not name answers with ENOSYS to numbers beyond those
+// that it names, and so the numbers of calls decide which of those without a rule have to be named.
+// There are four variants, and the caller has to prove one of them with the filters that libseccomp
 // makes.
 func Intersect(base, own *specs.LinuxSeccomp, goarch string) ([]*specs.LinuxSeccomp, error) {
 	for name, s := range map[string]*specs.LinuxSeccomp{"the base profile": base, "the profile": own} {
@@ -125,7 +125,7 @@ var seccompOperators = []specs.LinuxSeccompOperator{
 	specs.OpNotEqual, specs.OpLessThan, specs.OpLessEqual, specs.OpEqualTo, specs.OpGreaterEqual, specs.OpGreaterThan, specs.OpMaskedEqual,
 }
 
-// seccompAnswer is what a filter answers to a call.
+// seccompAnswer is the answer of a filter to a call.
 type seccompAnswer struct {
 	rank  int // the lower, the more severe
 	errno uint

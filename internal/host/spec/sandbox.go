@@ -92,7 +92,7 @@ func ForSandbox(h Host, in Sandbox) (*specs.Spec, []Degraded, error) {
 // a container.
 func confineSandbox(h Host, s *specs.Spec, in Sandbox) ([]Degraded, error) {
 	sec := in.Config.GetLinux().GetSecurityContext()
-	//nolint:staticcheck // deprecated, and what older kubelets send
+	//nolint:staticcheck // deprecated, and sent by older kubelets
 	p, err := profile("seccomp", sec.GetSeccomp(), "seccomp_profile_path", sec.GetSeccompProfilePath())
 	if err != nil {
 		return nil, err
