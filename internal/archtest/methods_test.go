@@ -12,10 +12,7 @@ import (
 const mostMethods = 40
 
 // manyMethods are the types that still have more, with their number, which may only fall.
-var manyMethods = map[string]int{
-	"internal/images/image.Service": 41,
-	"tools/ctl.app":                 67,
-}
+var manyMethods = map[string]int{"internal/images/image.Service": 41}
 
 func TestATypeHasFewMethods(t *testing.T) {
 	have := map[string]int{}

@@ -23,19 +23,15 @@ const processURL = "types.containerd.io/opencontainers/runtime-spec/1/Process"
 // askExec is askShim for a call about an exec process. Such calls are counted by process and not by
 // task, so that exec processes do not use up the limit of their container.
 func askExec[T any](ctx context.Context, e *Execs, key execproc.Key, verb string, f func(ctx context.Context) (T, error)) (T, error) {
-	v, err := ask(ctx, e.c, key, f)
+	var v T
+	err := e.c.asker.reachable(ctx, key.Container)
+	if err == nil {
+		v, err = askShim(connection.Namespaced(ctx), e.c.asker, key.String(), f)
+	}
 	if err != nil {
 		return v, fmt.Errorf("%s exec process %s of container %s: %w", verb, key.Exec, key.Container, connection.Native(err))
 	}
 	return v, nil
-}
-
-func ask[T any](ctx context.Context, c *Containerd, key execproc.Key, f func(ctx context.Context) (T, error)) (T, error) {
-	var none T
-	if err := c.asker.reachable(ctx, key.Container); err != nil {
-		return none, err
-	}
-	return askShim(connection.Namespaced(ctx), c.asker, key.String(), f)
 }
 
 // CreateExec makes an exec process of a task.
@@ -86,12 +82,7 @@ func (e *Execs) KillExec(ctx context.Context, key execproc.Key) error {
 			Signal:      uint32(unix.SIGKILL),
 		})
 	})
-	if errdefs.IsNotFound(err) {
-		if kerr := e.kill(key); kerr != nil {
-			return fmt.Errorf("kill exec process %s of container %s: %w", key.Exec, key.Container, kerr)
-		}
-	}
-	return err
+	return e.killUnknown(key, err)
 }
 
 // DeleteExec deletes an exec process that has ended, or that was never started. One whose shim has
@@ -100,11 +91,7 @@ func (e *Execs) DeleteExec(ctx context.Context, key execproc.Key) error {
 	_, err := askExec(ctx, e, key, "delete", func(ctx context.Context) (*tasks.DeleteResponse, error) {
 		return e.c.client.TaskService().DeleteProcess(ctx, &tasks.DeleteProcessRequest{ContainerID: key.Container, ExecID: key.Exec})
 	})
-	if errdefs.IsNotFound(err) {
-		if kerr := e.kill(key); kerr != nil {
-			return fmt.Errorf("kill exec process %s of container %s: %w", key.Exec, key.Container, kerr)
-		}
-	}
+	err = e.killUnknown(key, err)
 	if err == nil || errdefs.IsNotFound(err) {
 		e.drop(key)
 	}

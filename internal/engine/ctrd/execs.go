@@ -56,16 +56,19 @@ func (e *Execs) watch(ctx context.Context, key execproc.Key, pid uint32) {
 	e.outlive[key] = fd
 }
 
-// kill kills a process that its shim cannot reach any more. One that is not known, or has ended, is
-// a success.
-func (e *Execs) kill(key execproc.Key) error {
+// killUnknown kills a process that its shim cannot reach any more, if err, the answer of the shim,
+// is ErrNotFound. It returns err, or the error of the kill.
+func (e *Execs) killUnknown(key execproc.Key, err error) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	fd, ok := e.outlive[key]
-	if !ok || pidfd.Ask(fd) == pidfd.Gone {
-		return nil
+	if !errdefs.IsNotFound(err) || !ok || pidfd.Ask(fd) == pidfd.Gone {
+		return err
 	}
-	return pidfd.Send(fd, unix.SIGKILL)
+	if kerr := pidfd.Send(fd, unix.SIGKILL); kerr != nil {
+		return fmt.Errorf("kill exec process %s of container %s: %w", key.Exec, key.Container, kerr)
+	}
+	return err
 }
 
 // drop forgets a process.
