@@ -16,15 +16,14 @@ import (
 )
 
 // PROPERTIES 46: whatever happens to an adoption, or meanwhile, on both ways. Each of these takes a
-// dozen seconds: while nothing changes in the rooms of an adoption, a commit takes a third of them.
+// dozen seconds: a commit takes a third of them.
 func TestAdoptionsUnderFaults(t *testing.T) {
 	t.Parallel()
 	type fault struct {
 		name string
 		test func(*testing.T)
 	}
-	rooms := []string{"internal/engine/adopt", "internal/daemon/adoption", "test/e2e/adopt_test.go", "test/e2e/adoptfaults_test.go"}
-	for _, f := range node.Share(t, "faults", 3, rooms,
+	for _, f := range node.Share(t, "faults", 3, nil,
 		fault{"killed", anAdoptionThatIsKilledGoesOn},
 		fault{"killed in a command", anAdoptionThatIsKilledInACommandGoesOn},
 		fault{"containerd and shims killed", anAdoptionOutlivesContainerdAndShims},

@@ -256,7 +256,7 @@ var disks = map[string]disk{}
 // the same verdicts from the bundle alone, without a broken promise.
 func TestABundleOfAFaultReplaysToTheSameVerdicts(t *testing.T) {
 	t.Parallel()
-	for _, tt := range incidents {
+	for _, tt := range node.Share(t, "incidents", 2, nil, incidents...) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			o := tt.o

@@ -32,20 +32,20 @@ func Pick[T any](t testing.TB, what string, from ...T) []T {
 
 // settled is how many commits ago the rooms of a laboratory have to have been as they are, for it
 // to be tested in part.
-const settled = 20
+const settled = 5
 
 // Share returns one of so many parts of what a laboratory compares: which, depends only on the
 // commit and the test, as with [Pick]. It returns everything where Pick would return all ways, and
-// as long as one of the rooms, which are paths below [Module], is not what it was 20 commits ago,
-// or git cannot tell.
+// as long as one of the rooms, which are paths below [Module], is not what it was five commits ago,
+// or git cannot tell. Without rooms it is a part whatever has changed.
 func Share[T any](t testing.TB, what string, parts int, rooms []string, from ...T) []T {
 	t.Helper()
 	seed := commit()
-	if seed == "" || seed == "all" || changed(rooms) {
+	if seed == "" || seed == "all" || len(rooms) > 0 && changed(rooms) {
 		return from
 	}
 	some := share(pick(seed, t.Name()+" "+what, parts), parts, from)
-	t.Logf("BERTH_PICK=%s: %d of the %d %s, since nothing has changed in %v", seed, len(some), len(from), what, rooms)
+	t.Logf("BERTH_PICK=%s: %d of the %d %s; without a change in %v a commit takes no more", seed, len(some), len(from), what, rooms)
 	return some
 }
 
