@@ -78,12 +78,17 @@ HOST := internal/host/cgroup internal/engine/ctrd internal/daemon internal/engin
 # others have left in the packet filter.
 ALONE := internal/daemon internal/host/network test/e2e test/fault test/node
 
+# Those that make test runs without the race detector. It would look at the tests alone, which takes as
+# long again: they run berth as a program, or do one thing after the other.
+PLAIN := internal/archtest tools/page test/e2e test/exec test/fault test/node test/powercut test/testimage
+
 # LIMIT ends a test binary that hangs, and prints the stack of every goroutine. A test that hangs ends
 # much earlier, by test/node and test/command, and alone.
 # -ldflags=-w leaves out what only debuggers read, which is two fifths of the work of linking.
 LIMIT      = $(or $(TIMEOUT),15m)
 GOTEST     = go test
-race test: GOTEST = CGO_ENABLED=1 go test -race
+RACE       = CGO_ENABLED=1 go test -race
+race: GOTEST = $(RACE)
 TESTFLAGS  = -vet=all -ldflags=-w -timeout $(LIMIT) $(if $(RUN),-run '$(RUN)')
 
 # When root runs unit tests, they run without any capability, so that root sees what every
@@ -102,18 +107,22 @@ BROWSER := test/browser
 CLOCKS  := test/clock
 
 # Where a test can do something in several ways, such as with containerd inside or beside berth, a
-# commit takes one of them, and of a laboratory that nobody has touched for 20 commits it takes a part.
+# commit takes one of them, of a long table a part, and so of a laboratory whose rooms are as they were
+# five commits ago.
 # PICK=all takes all, and PICK=WORD takes others than the commit does.
 export BERTH_PICK := $(or $(PICK),$(BERTH_PICK),$(COMMIT))
 
-# $(call oneatatime,PACKAGES) runs the tests of one package at a time, while the next one is built.
-# Those within one wait more than they compute: twice as many as there are cores run at once. The
-# timer of go test runs while a package waits for its turn, so it is off: the test binary has the
-# limit, and begins with it once it has the lock.
-oneatatime = $(GOTEST) $(TESTFLAGS) -timeout 0 -exec 'flock -o $(BUILD)/alone.lock' -parallel $$((2 * $$(nproc))) $(1) -args -test.timeout=$(LIMIT)
+# Those of ALONE take turns by a lock, while the next one is built. Tests within one wait more than they
+# compute: twice as many as there are cores run at once. The timer of go test runs while a package waits
+# for its turn, so it is off: the test binary has the limit, and begins with it once it has the lock.
+TURNS = -timeout 0 -parallel $$((2 * $$(nproc))) -exec 'flock -o $(BUILD)/alone.lock'
 
-# $(call select,unit,host,alone) is shell code that splits the packages of PKG into three variables.
-select = all=$$(go list $(PKG) | grep -vxF -e berth/$(KUBELET) -e berth/$(CLUSTER) -e berth/$(SYSTEMD) -e berth/$(RELEASED) -e berth/$(BROWSER) -e berth/$(SOAK) -e berth/$(CLOCKS) || true); \
+# Many packages wait now and then: three of them for two cores.
+AHEAD = -p $$(($$(nproc) + 1))
+
+# $(call select,unit,host,alone) is shell code that splits the packages of PKG into three variables, with
+# test/sim, the longest, at the beginning.
+select = all=$$(go list $(PKG) | sort -r | grep -vxF -e berth/$(KUBELET) -e berth/$(CLUSTER) -e berth/$(SYSTEMD) -e berth/$(RELEASED) -e berth/$(BROWSER) -e berth/$(SOAK) -e berth/$(CLOCKS) || true); \
   $(1)=$$(grep -vxF $(HOST:%=-e berth/%) <<<"$$all" || true); \
   $(2)=$$(grep -xF $(patsubst %,-e berth/%,$(filter-out $(ALONE),$(HOST))) <<<"$$all" || true); \
   $(3)=$$(grep -xF $(ALONE:%=-e berth/%) <<<"$$all" || true)
@@ -133,10 +142,20 @@ test: TESTFLAGS += -count=$(or $(COUNT),1)
 test: setup tools build ## Test everything, with the race detector and real containers, as root
 	@$(call select,unit,host,alone); \
 	[[ -z $$host$$alone || $$EUID == 0 ]] || { echo "make test: real containers need root; make unit runs as any user" >&2; exit 1; }; \
-	status=0; set -x; \
-	[[ -z $$unit ]] || $(GOTEST) $(TESTFLAGS) $(UNITFLAGS) $$unit || status=1; \
-	[[ -z $$host ]] || $(GOTEST) $(TESTFLAGS) $$host || status=1; \
-	[[ -z $$alone ]] || $(call oneatatime,$$alone) || status=1; \
+	status=0 args=; \
+	try() { \
+	  local plain race; \
+	  plain=$$(grep -xF $(PLAIN:%=-e berth/%) <<<"$$1" || true); \
+	  race=$$(grep -vxF $(PLAIN:%=-e berth/%) <<<"$$1" || true); \
+	  shift; set -x; \
+	  [[ -z $$race ]] || $(RACE) $(TESTFLAGS) "$$@" $$race $$args || status=1; \
+	  [[ -z $$plain ]] || go test $(TESTFLAGS) "$$@" $$plain $$args || status=1; \
+	  { set +x; } 2>/dev/null; \
+	}; \
+	try "$$unit" $(UNITFLAGS) $(AHEAD); \
+	try "$$host" $(AHEAD); \
+	args='-args -test.timeout=$(LIMIT)'; \
+	try "$$alone" $(TURNS); \
 	exit $$status
 
 .PHONY: sim
@@ -167,7 +186,7 @@ soak: export BERTH_PICK := $(or $(PICK),all)
 soak: export BERTH_KILLS := $(KILLS)
 soak: setup tools build ## Test in every way, for hours, and kill berth 1000 times under churn, as root: make soak KILLS=100 does only that
 	$(if $(KILLS),,BERTH_ROUNDS=12 $(MAKE) test PKG=./test/fault RUN=WithoutDescriptors)
-	$(if $(KILLS),,$(MAKE) test PKG='./test/node ./test/e2e ./test/fault ./test/exec ./test/powercut' TIMEOUT=30m)
+	$(if $(KILLS),,$(MAKE) test TIMEOUT=30m)
 	CGO_ENABLED=1 go test -race -vet=all -count=1 -timeout 0 -v ./$(SOAK) | tee $(BUILD)/soak.log
 
 .PHONY: test-guest
