@@ -29,6 +29,7 @@ func TestExplain(t *testing.T) {
 		{away, "berth does not answer at /run/b.sock; is `berth serve` running?"},
 		{closed, "/run/b.sock may not be used by this user; run the command as root"},
 		{status.Error(codes.Unavailable, "registry x does not answer"), "registry x does not answer"},
+		{status.Errorf(codes.Unavailable, "the snapshotter at /run/b.sock: %s", status.Convert(away).Message()), "the snapshotter at /run/b.sock: " + status.Convert(away).Message()},
 		{status.Error(codes.NotFound, "container c1 is not there"), "container c1 is not there"},
 		{status.Error(codes.Unimplemented, "method Exec not implemented"), "berth does not support that: method Exec not implemented"},
 		{fmt.Errorf("start container a: %w", status.Error(codes.Internal, "it broke")), "start container a: it broke"},

@@ -69,8 +69,9 @@ func statuses(err error) []statusError {
 }
 
 // dialed matches gRPC's message for a socket without a listener, or one to which the user may not
-// connect.
-var dialed = regexp.MustCompile(`dial unix (.+): connect: (.+?)"?$`)
+// connect. It matches the whole message, because berth answers with such a message within another
+// one if a socket that it needs is away, such as that of a snapshotter.
+var dialed = regexp.MustCompile(`^connection error: desc = "transport: Error while dialing: dial unix (.+): connect: (.+?)"$`)
 
 func sentence(st *status.Status) string {
 	m := st.Message()

@@ -20,7 +20,6 @@ import (
 	"berth/internal/base/asynclog"
 	"berth/internal/base/config"
 	"berth/internal/base/connection"
-	"berth/internal/engine/embed"
 	"berth/internal/history/observe"
 	"berth/internal/serve/stream"
 )
@@ -46,8 +45,8 @@ func refused(cfg config.Config) error {
 	if b.embeds() {
 		errs = append(errs, b.embedConfig().Check())
 		for name, r := range cfg.Runtimes {
-			if r.Snapshotter != "" && !embed.HasSnapshotter(r.Snapshotter) {
-				errs = append(errs, fmt.Errorf("runtimes.%s.snapshotter: %q is not built in; use overlayfs or native, or a containerd beside berth", name, r.Snapshotter))
+			if r.Snapshotter != "" && !b.embedConfig().HasSnapshotter(r.Snapshotter) {
+				errs = append(errs, fmt.Errorf("runtimes.%s.snapshotter: %q is not built in; use overlayfs or native, add a table [snapshotters.%s], or use a containerd beside berth", name, r.Snapshotter, r.Snapshotter))
 			}
 		}
 	} else if c, err := connection.Dial(cfg.Containerd.Address); err != nil {

@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,11 +37,16 @@ type containerd struct {
 
 // embedConfig returns what the containerd in this process works on, but for its Program.
 func (b base) embedConfig() embed.Config {
+	proxies := map[string]embed.Proxy{}
+	for name, s := range b.cfg.Snapshotters {
+		proxies[name] = embed.Proxy{Address: s.Address, Root: cmp.Or(s.Root, b.cfg.Root)}
+	}
 	return embed.Config{
 		Root:        filepath.Join(b.cfg.Root, "containerd"),
 		State:       filepath.Join(b.cfg.State, "containerd"),
 		SocketDir:   filepath.Join(b.cfg.State, "s"),
 		Snapshotter: b.cfg.Containerd.Snapshotter,
+		Proxies:     proxies,
 		Libexec:     b.libexec,
 		LeaveTasks:  !b.cfg.Tricks.SetAside,
 		WriteLate:   !b.cfg.Tricks.WriteEarly,

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"net/url"
@@ -48,6 +49,8 @@ type Config struct {
 	Tracing        Tracing            `toml:"tracing"`
 	Tricks         Tricks             `toml:"tricks"`
 	Runtimes       map[string]Runtime `toml:"runtimes"`
+	// Snapshotters are those that are not built in, by name.
+	Snapshotters map[string]Snapshotter `toml:"snapshotters"`
 }
 
 // Log configures berth's own log, which goes to standard error.
@@ -444,10 +447,8 @@ func set(r *Runtime, leaf, value, literal string) error {
 
 func (c *Config) clone() Config {
 	next := *c
-	next.Runtimes = map[string]Runtime{}
-	for k, v := range c.Runtimes {
-		next.Runtimes[k] = v
-	}
+	next.Runtimes = maps.Clone(c.Runtimes)
+	next.Snapshotters = maps.Clone(c.Snapshotters)
 	return next
 }
 
@@ -557,6 +558,9 @@ func (c *Config) check(origin func(key string) string) error {
 			bad("runtimes."+name+".type", "it is missing")
 		}
 		r.check("runtimes."+name+".", bad)
+	}
+	for name, s := range c.Snapshotters {
+		s.check("snapshotters."+quoteKey(name)+".", name, c, bad)
 	}
 	return errors.Join(errs...)
 }

@@ -92,8 +92,9 @@ func quoteKey(key string) string {
 // on a command line, which every user of the host can read.
 func (c *Config) keys() []string {
 	var keys []string
-	var walk func(prefix string, t reflect.Type)
-	walk = func(prefix string, t reflect.Type) {
+	var walk func(prefix string, v reflect.Value)
+	walk = func(prefix string, v reflect.Value) {
+		t := v.Type()
 		for i := range t.NumField() {
 			key := prefix + t.Field(i).Tag.Get("toml")
 			switch {
@@ -101,16 +102,16 @@ func (c *Config) keys() []string {
 				keys = append(keys, key)
 			case t.Field(i).Type == reflect.TypeFor[map[string]Auth]():
 			case t.Field(i).Type.Kind() == reflect.Map:
-				for name := range c.Runtimes {
-					walk(key+"."+name+".", t.Field(i).Type.Elem())
+				for _, name := range v.Field(i).MapKeys() {
+					walk(key+"."+name.String()+".", v.Field(i).MapIndex(name))
 				}
 			default:
 				keys = append(keys, key)
-				walk(key+".", t.Field(i).Type)
+				walk(key+".", v.Field(i))
 			}
 		}
 	}
-	walk("", reflect.TypeFor[Config]())
+	walk("", reflect.ValueOf(*c))
 	return keys
 }
 

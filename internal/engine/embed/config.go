@@ -36,9 +36,11 @@ type Config struct {
 	// State is for volatile data: task bundles and the API sockets. Absolute, at most 82 bytes long
 	// (a socket lies in it), not Root; made 0711.
 	State string
-	// Snapshotter is the one that images are unpacked with: "overlayfs" (the
-	// default) or "native", which copies and needs nothing of the kernel.
+	// Snapshotter is the one that images are unpacked with: "overlayfs" (the default), "native",
+	// which copies and needs nothing of the kernel, or one of Proxies.
 	Snapshotter string
+	// Proxies are snapshotters that are programs of their own, by name.
+	Proxies map[string]Proxy
 	// SocketDir keeps the sockets of the shims. Absolute, at most 42 bytes long; made 0700. Default:
 	// State/s. Running shims are found by their recorded address, so a change affects new ones only.
 	SocketDir string
@@ -68,9 +70,10 @@ func (c Config) Check() error {
 	return err
 }
 
-// HasSnapshotter reports whether a snapshotter is built in.
-func HasSnapshotter(name string) bool {
-	return slices.Contains(parts, "io.containerd.snapshotter.v1."+name)
+// HasSnapshotter reports whether the server has a snapshotter.
+func (c Config) HasSnapshotter(name string) bool {
+	_, ok := c.Proxies[name]
+	return ok || slices.Contains(parts, "io.containerd.snapshotter.v1."+name)
 }
 
 // complete fills in defaults and checks the rest.
@@ -98,8 +101,8 @@ func (c Config) complete() (Config, error) {
 	case len(c.ttrpcAddress()) > maxAddress:
 		return c, fmt.Errorf("state directory %s: %d bytes, %d at most, or the sockets' paths do not fit: give a shorter one: %w",
 			c.State, len(c.State), maxAddress-len("/containerd.sock.ttrpc"), errdefs.ErrInvalidArgument)
-	case !HasSnapshotter(c.Snapshotter):
-		return c, fmt.Errorf("containerd.snapshotter: %q is not built in; use overlayfs or native, or a containerd beside berth: %w", c.Snapshotter, errdefs.ErrInvalidArgument)
+	case !c.HasSnapshotter(c.Snapshotter):
+		return c, fmt.Errorf("containerd.snapshotter: %q is not built in; use overlayfs or native, add a table [snapshotters.%s], or use a containerd beside berth: %w", c.Snapshotter, c.Snapshotter, errdefs.ErrInvalidArgument)
 	case c.Logger == nil:
 		return c, fmt.Errorf("logger: give one: %w", errdefs.ErrInvalidArgument)
 	}

@@ -20,6 +20,9 @@ const sweepTimeout = 2 * time.Second
 // in the middle of making a layer leaves one, and the next layer gets its number. containerd does
 // so after a collection of garbage, which may come later than the next layer.
 func (s *Server) sweep(ctx context.Context) {
+	if _, ok := s.cfg.Proxies[s.cfg.Snapshotter]; ok {
+		return // its program does so when it starts
+	}
 	sn, err := part[snapshots.Snapshotter](s.parts, plugins.SnapshotPlugin.String()+"."+s.cfg.Snapshotter)
 	if err != nil {
 		return // it is missed when it is used, with a better error

@@ -57,7 +57,11 @@ func load(ctx context.Context, cfg Config) (_ *loaded, err error) {
 		missing[uri] = true
 	}
 	foreign := func(r *plugin.Registration) bool { return !missing[r.URI()] }
-	for _, r := range registry.Graph(foreign) {
+	all := registry.Graph(foreign)
+	for name, p := range cfg.Proxies {
+		all = append([]plugin.Registration{p.registration(name)}, all...) // nothing else is needed for it
+	}
+	for _, r := range all {
 		uri := r.URI()
 		log.G(ctx).WithField("id", uri).Debug("load part")
 		ic := plugin.NewContext(ctx, l.set, map[string]string{

@@ -41,6 +41,8 @@ const (
 	// overlay is the snapshotter whose layers are kept durable. Layers in another one are synced
 	// when they are unpacked, if the containerd in this process does that.
 	overlay = "overlayfs"
+	// native is the other one that is built in.
+	native = "native"
 	// settleTimeout is how long a clean stop may take to put images onto the disk.
 	settleTimeout = time.Second
 )

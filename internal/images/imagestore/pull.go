@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/remotes"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/containerd/v2/pkg/snapshotters"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/imgcrypt/v2/images/encryption"
 	"github.com/containerd/platforms"
@@ -211,7 +212,9 @@ func (p *pulling) fromRegistry(ctx context.Context) (images.Image, error) {
 	img, err := p.unpacker.containerd(p.Sink, blobs).Pull(ctx, p.ref, append(p.unpacking(),
 		containerd.WithResolver(resolver),
 		containerd.WithImageHandler(images.Handlers(handlers...)),
-		containerd.WithImageHandlerWrapper(func(h images.Handler) images.Handler { return watched{h, p, shared} }),
+		containerd.WithImageHandlerWrapper(func(h images.Handler) images.Handler {
+			return watched{p.described(named.String(), h), p, shared}
+		}),
 		containerd.WithPullSnapshotter(p.cfg.Snapshotter),
 		containerd.WithPullLabel(labelManaged, "managed"),
 		containerd.WithMaxConcurrentDownloads(p.cfg.MaxConcurrentDownloads),
@@ -220,6 +223,16 @@ func (p *pulling) fromRegistry(ctx context.Context) (images.Image, error) {
 		return images.Image{}, err
 	}
 	return img.Metadata(), nil
+}
+
+// described has a snapshotter that is not built in told, in labels, of which image and layer each
+// snapshot is. One that has the layer from elsewhere, or gets the files as they are read, answers
+// that the layer is there, and its blob is not fetched.
+func (p *pulling) described(ref string, h images.Handler) images.Handler {
+	if p.cfg.Snapshotter == overlay || p.cfg.Snapshotter == native {
+		return h
+	}
+	return snapshotters.AppendInfoHandlerWrapper(ref)(h)
 }
 
 // unpacking returns the options by which containerd's client unpacks the image; none if it does

@@ -83,6 +83,11 @@ func (v *Verifier) Verify(ctx context.Context, name image.Name, repair bool) ([]
 	if errdefs.IsNotFound(err) {
 		return append(parts, v.verifyPacked(ctx, img, chain[len(chain)-1], repair)), ctx.Err()
 	}
+	for n := range parts {
+		if err == nil && parts[n].Outcome == image.PartMissing {
+			parts[n].Detail = "the layers can be used without it" // discarded, or the snapshotter has them from elsewhere
+		}
+	}
 	if err != nil || v.cfg.Snapshotter != overlay {
 		return parts, cmp.Or(err, ctx.Err())
 	}
