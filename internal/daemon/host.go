@@ -94,6 +94,15 @@ func openHost(b base, s *sockets, owner string) (h host, err error) {
 	return h, nil
 }
 
+// snapshotters returns the snapshotter that each handler has of its own, or "".
+func (h host) snapshotters() map[string]string {
+	out := map[string]string{}
+	for name, handler := range h.handlers {
+		out[name] = handler.Snapshotter
+	}
+	return out
+}
+
 // publish gives the pause program, and the layers of images below the embedded containerd's
 // directory, the SELinux label of files that every container may read. The root file system of a
 // container has a label of its own, but of a file that a program has mapped the kernel checks the

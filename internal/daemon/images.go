@@ -185,7 +185,7 @@ func (i podImages) pull(ctx context.Context, ref string, who image.Caller) (pod.
 }
 
 func (i podImages) Files(ctx context.Context, img pod.Image) (passwd, group []byte, err error) {
-	return i.s.Files(ctx, img.ChainID)
+	return i.s.Files(ctx, image.Root{ChainID: img.ChainID, Snapshotter: img.Snapshotter})
 }
 
 // Name returns what the status of a container shows as its image.
@@ -202,7 +202,7 @@ func (i podImages) Checkpoint(ctx context.Context, img pod.Image) (io.ReadCloser
 }
 
 func (i podImages) CopyOut(ctx context.Context, img pod.Image, dirs map[string]string) error {
-	return i.s.CopyOut(ctx, img.ChainID, dirs)
+	return i.s.CopyOut(ctx, image.Root{ChainID: img.ChainID, Snapshotter: img.Snapshotter}, dirs)
 }
 
 // known serves the images to clients. It says nothing of them before they were read for the first

@@ -5,10 +5,8 @@ package daemon
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
@@ -98,7 +96,7 @@ func (s *serving) openCRI(w wings) {
 		&cri.Image{
 			Images:   known{w.images.service, w.containerd, w.heart.core},
 			Profiles: w.images.profiles,
-			Handlers: slices.Sorted(maps.Keys(w.host.handlers)),
+			Handlers: w.host.snapshotters(),
 		},
 		w.log.Logger,
 		w.metrics,

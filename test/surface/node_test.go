@@ -78,7 +78,7 @@ func newNode(t *testing.T) *node {
 		Timeout:  time.Minute,
 		Logger:   slog.New(slog.DiscardHandler),
 	})
-	n := &node{t: t, berth: b, images: &cri.Image{Images: service, Profiles: profiles, Handlers: []string{"runc"}}}
+	n := &node{t: t, berth: b, images: &cri.Image{Images: service, Profiles: profiles, Handlers: map[string]string{"runc": ""}}}
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -292,7 +292,7 @@ func (s *imageStore) Get(_ context.Context, name string) (image.Stored, error) {
 	return st, nil
 }
 
-func (s *imageStore) Pull(_ context.Context, ref string, _ image.Credentials, _ image.Sink) (image.Stored, error) {
+func (s *imageStore) Pull(_ context.Context, ref string, _ image.Credentials, _ string, _ image.Sink) (image.Stored, error) {
 	return s.put(ref), nil
 }
 
@@ -311,13 +311,13 @@ func (s *imageStore) Delete(_ context.Context, n image.Name) error {
 	return nil
 }
 
-func (s *imageStore) ReadFiles(context.Context, string, int64, ...string) ([][]byte, error) {
+func (s *imageStore) ReadFiles(context.Context, image.Root, int64, ...string) ([][]byte, error) {
 	return nil, errdefs.ErrNotFound
 }
 func (s *imageStore) Fetched(context.Context, []image.Blob) (map[string]int64, error) {
 	return nil, nil
 }
-func (s *imageStore) CopyOut(context.Context, string, map[string]string) error { return nil }
+func (s *imageStore) CopyOut(context.Context, image.Root, map[string]string) error { return nil }
 func (s *imageStore) Usage(context.Context) (image.Usage, error)               { return image.Usage{}, nil }
 func (s *imageStore) Contents(context.Context) (image.Contents, error)         { return image.Contents{}, nil }
 func (s *imageStore) Snapshotter() string                                      { return "fake" }

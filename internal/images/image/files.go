@@ -16,24 +16,24 @@ const (
 
 // Files returns the image's /etc/passwd and /etc/group. They are read once for each image, as long
 // as they are small enough to be remembered.
-func (s *Service) Files(ctx context.Context, chainID string) (passwd, group []byte, err error) {
-	if f, ok := s.files.Get(chainID); ok {
+func (s *Service) Files(ctx context.Context, r Root) (passwd, group []byte, err error) {
+	if f, ok := s.files.Get(r.ChainID); ok {
 		return f[0], f[1], nil
 	}
 	var b [][]byte
-	err = s.unpacked(ctx, chainID, func() (err error) {
-		b, err = s.backend.ReadFiles(ctx, chainID, maxEtcFile, "etc/passwd", "etc/group")
+	err = s.unpacked(ctx, r, func() (err error) {
+		b, err = s.backend.ReadFiles(ctx, r, maxEtcFile, "etc/passwd", "etc/group")
 		return err
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("read users of image: %w", err)
 	}
-	s.files.Put(chainID, [2][]byte{b[0], b[1]}, len(b[0])+len(b[1]))
+	s.files.Put(r.ChainID, [2][]byte{b[0], b[1]}, len(b[0])+len(b[1]))
 	return b[0], b[1], nil
 }
 
 // CopyOut copies directories of the image, by their paths, into the directories that dirs has for
 // them.
-func (s *Service) CopyOut(ctx context.Context, chainID string, dirs map[string]string) error {
-	return s.unpacked(ctx, chainID, func() error { return s.backend.CopyOut(ctx, chainID, dirs) })
+func (s *Service) CopyOut(ctx context.Context, r Root, dirs map[string]string) error {
+	return s.unpacked(ctx, r, func() error { return s.backend.CopyOut(ctx, r, dirs) })
 }

@@ -54,8 +54,8 @@ type Names interface {
 
 // Puller brings images to this node.
 type Puller interface {
-	// Pull fetches and unpacks ref, and then stores its [Stored.NamesGiven].
-	Pull(ctx context.Context, ref string, creds Credentials, sink Sink) (Stored, error)
+	// Pull fetches ref and unpacks it in a snapshotter ("" is that of most images), and then stores its [Stored.NamesGiven].
+	Pull(ctx context.Context, ref string, creds Credentials, snapshotter string, sink Sink) (Stored, error)
 	// Fetched returns how many bytes of each blob, by its digest, are on this node.
 	Fetched(ctx context.Context, blobs []Blob) (map[string]int64, error)
 	// Import reads an OCI or docker archive, unpacks its images, and then stores the
@@ -74,15 +74,19 @@ type Puller interface {
 	Snapshotter() string
 }
 
+// Root is the root directory of an image that is unpacked in a snapshotter; "" is that of most
+// images.
+type Root struct{ ChainID, Snapshotter string }
+
 // Reader reads images, and measures the disk.
 type Reader interface {
 	// ReadFiles reads files of the image's root, at most limit bytes each; absent ones are empty.
 	// ErrNotFound when the image is not unpacked.
-	ReadFiles(ctx context.Context, chainID string, limit int64, paths ...string) ([][]byte, error)
+	ReadFiles(ctx context.Context, r Root, limit int64, paths ...string) ([][]byte, error)
 	// CopyOut copies directories of the image's root, by their paths, into the directories that
 	// dirs has for them. ErrNotFound when the image is not unpacked, and ErrInvalidArgument when
 	// they are too large together.
-	CopyOut(ctx context.Context, chainID string, dirs map[string]string) error
+	CopyOut(ctx context.Context, r Root, dirs map[string]string) error
 	// Checkpoint returns the archive of the checkpoint with an ID, which the caller closes.
 	// ErrNotFound when it is not on this node.
 	Checkpoint(ctx context.Context, id string) (io.ReadCloser, error)

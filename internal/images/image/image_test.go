@@ -82,7 +82,7 @@ func (f *fake) Get(_ context.Context, name string) (Stored, error) {
 	return s, nil
 }
 
-func (f *fake) Pull(ctx context.Context, ref string, c Credentials, sink Sink) (Stored, error) {
+func (f *fake) Pull(ctx context.Context, ref string, c Credentials, _ string, sink Sink) (Stored, error) {
 	f.mu.Lock()
 	f.pulls++
 	f.creds, f.sink = c, sink
@@ -127,11 +127,11 @@ func (f *fake) Delete(_ context.Context, n Name) error {
 	return nil
 }
 
-func (f *fake) ReadFiles(_ context.Context, chainID string, _ int64, _ ...string) ([][]byte, error) {
+func (f *fake) ReadFiles(_ context.Context, r Root, _ int64, _ ...string) ([][]byte, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.packed[chainID] {
-		return nil, fmt.Errorf("parent snapshot %s does not exist: %w", chainID, errdefs.ErrNotFound)
+	if f.packed[r.ChainID] {
+		return nil, fmt.Errorf("parent snapshot %s does not exist: %w", r.ChainID, errdefs.ErrNotFound)
 	}
 	f.reads++
 	return [][]byte{f.file, []byte("g")}, nil
@@ -158,7 +158,7 @@ func (f *fake) Import(_ context.Context, _, _ string, read func(done, total int6
 	<-f.release
 	return nil, nil, nil
 }
-func (f *fake) CopyOut(context.Context, string, map[string]string) error { return nil }
+func (f *fake) CopyOut(context.Context, Root, map[string]string) error { return nil }
 func (f *fake) Usage(context.Context) (Usage, error) {
 	return Usage{Path: "/x", Images: Space{Bytes: 1}, Containers: Space{Bytes: 2}, At: time.Now()}, nil
 }
@@ -452,7 +452,7 @@ func TestFilesAreReadOncePerImage(t *testing.T) {
 	f := newFake()
 	s := New(f, Config{Logger: slog.New(slog.DiscardHandler)})
 	for range 3 {
-		if p, g, err := s.Files(t.Context(), "chain"); err != nil || string(p) != "p" || string(g) != "g" {
+		if p, g, err := s.Files(t.Context(), Root{ChainID: "chain"}); err != nil || string(p) != "p" || string(g) != "g" {
 			t.Fatal(string(p), string(g), err)
 		}
 	}
@@ -467,7 +467,7 @@ func TestFilesThatAreRememberedAreBoundedInBytes(t *testing.T) {
 	s := New(f, Config{Logger: slog.New(slog.DiscardHandler)})
 	f.file = make([]byte, 1<<20)
 	for i := range 100 {
-		if _, _, err := s.Files(t.Context(), fmt.Sprint(i)); err != nil {
+		if _, _, err := s.Files(t.Context(), Root{ChainID: fmt.Sprint(i)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -480,7 +480,7 @@ func TestFilesThatAreRememberedAreBoundedInBytes(t *testing.T) {
 	}
 	f.file = make([]byte, maxEtcFile) // it would push out all others
 	before := len(s.files.by)
-	if _, _, err := s.Files(t.Context(), "huge"); err != nil || len(s.files.by) != before {
+	if _, _, err := s.Files(t.Context(), Root{ChainID: "huge"}); err != nil || len(s.files.by) != before {
 		t.Errorf("%d entries after %d: %v", len(s.files.by), before, err)
 	}
 }

@@ -49,9 +49,9 @@ func (m *moving) Contents(ctx context.Context) (Contents, error) {
 	return m.fake.Contents(ctx)
 }
 
-func (m *moving) Pull(ctx context.Context, ref string, c Credentials, w Sink) (Stored, error) {
+func (m *moving) Pull(ctx context.Context, ref string, c Credentials, sn string, w Sink) (Stored, error) {
 	m.call()
-	return m.fake.Pull(ctx, ref, c, w)
+	return m.fake.Pull(ctx, ref, c, sn, w)
 }
 
 func (m *moving) Unpack(ctx context.Context, n Name, _ string) error {
@@ -209,7 +209,7 @@ func TestAnImageIsUnpackedFromWhicheverOfItsManifestsCanBe(t *testing.T) {
 	try(t, s.Refresh(t.Context()))
 	try(t, s.Unpack(t.Context(), imageID, "fake"))
 	f.packed["chain-"+imageID] = true
-	if _, _, err := s.Files(t.Context(), "chain-"+imageID); err != nil {
+	if _, _, err := s.Files(t.Context(), Root{ChainID: "chain-"+imageID}); err != nil {
 		t.Error(err)
 	}
 }

@@ -24,9 +24,9 @@ func (p *panicking) hole() {
 	}
 }
 
-func (p *panicking) Pull(ctx context.Context, ref string, creds Credentials, w Sink) (Stored, error) {
+func (p *panicking) Pull(ctx context.Context, ref string, creds Credentials, sn string, w Sink) (Stored, error) {
 	p.hole()
-	return p.fake.Pull(ctx, ref, creds, w)
+	return p.fake.Pull(ctx, ref, creds, sn, w)
 }
 
 func (p *panicking) Import(ctx context.Context, path, ref string, read func(done, total int64)) ([]Stored, []string, error) {

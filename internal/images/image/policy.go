@@ -18,6 +18,8 @@ type Caller struct {
 	Namespace string
 	// Itself says that berth needs the image, and no pod asks for it: no policy is asked.
 	Itself bool
+	// Snapshotter is the one that the image is unpacked in; "" for that of most images.
+	Snapshotter string
 }
 
 // Policy decides which images may be pulled: package policy. It waits for nothing.

@@ -16,6 +16,8 @@ type pullKey struct {
 	ref   string
 	creds Credentials
 	pass  Pass
+	// snapshotter is the one that the image is unpacked in; "" for that of most images.
+	snapshotter string
 }
 
 // Pull makes sure that the image is here in the version that the registry has now, and returns its
@@ -34,7 +36,7 @@ func (s *Service) Pull(ctx context.Context, ref string, auth *runtimeapi.AuthCon
 	if err != nil {
 		return "", fmt.Errorf("pull %s: %w", name, err)
 	}
-	key := pullKey{name, creds, pass}
+	key := pullKey{name, creds, pass, who.Snapshotter}
 	id, err := s.pulls.join(ctx, key, who.Name, func(ctx context.Context, cancel context.CancelCauseFunc) (string, error) {
 		ctx, t := s.transfers.begin(ctx, KindPull, name, key)
 		defer t.end()
@@ -62,7 +64,7 @@ func (s *Service) pull(ctx context.Context, cancel context.CancelCauseFunc, t *t
 	p := newPatience(s.cfg.PullTimeout, s.cfg.UnpackTimeout, s.cfg.MinBytesPerMinute, cancel)
 	defer p.end()
 	w := &watch{transfer: t, patience: p}
-	st, err := s.backend.Pull(ctx, t.key.ref, t.key.creds, w)
+	st, err := s.backend.Pull(ctx, t.key.ref, t.key.creds, t.key.snapshotter, w)
 	if w.refused != nil {
 		err = refusal(w.refused) // the backend's translation knows other errors
 	}

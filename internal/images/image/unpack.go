@@ -81,18 +81,18 @@ func (s *Service) Checkpoint(ctx context.Context, id string) (io.ReadCloser, err
 	return Contain(s.cfg.Logger, s.cfg.Panicked, id, func() (io.ReadCloser, error) { return s.backend.Checkpoint(ctx, id) })
 }
 
-// unpacked runs f, which needs the image with that chain ID unpacked, and runs it again once the
-// image was unpacked, if it was not.
-func (s *Service) unpacked(ctx context.Context, chainID string, f func() error) error {
+// unpacked runs f, which needs an image unpacked, and runs it again once the image was unpacked, if
+// it was not.
+func (s *Service) unpacked(ctx context.Context, r Root, f func() error) error {
 	err := f()
 	if !errdefs.IsNotFound(err) {
 		return err
 	}
-	i, ok := s.withChain(chainID)
+	i, ok := s.withChain(r.ChainID)
 	if !ok {
 		return err
 	}
-	if err := s.unpack(ctx, i, s.Snapshotter()); err != nil {
+	if err := s.unpack(ctx, i, r.Snapshotter); err != nil {
 		return err
 	}
 	return f()

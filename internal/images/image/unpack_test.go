@@ -31,7 +31,7 @@ func TestAnImageThatIsNotUnpackedIsUnpackedOnceForAll(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 10 {
 			wg.Go(func() {
-				if p, _, err := s.Files(t.Context(), st.ChainID); err != nil || string(p) != "p" {
+				if p, _, err := s.Files(t.Context(), Root{ChainID: st.ChainID}); err != nil || string(p) != "p" {
 					t.Errorf("%q %v", p, err)
 				}
 			})
@@ -128,6 +128,6 @@ type failing struct {
 	err error
 }
 
-func (f *failing) Pull(context.Context, string, Credentials, Sink) (Stored, error) {
+func (f *failing) Pull(context.Context, string, Credentials, string, Sink) (Stored, error) {
 	return Stored{}, f.err
 }

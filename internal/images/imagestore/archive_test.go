@@ -353,7 +353,7 @@ func TestAnImportThatFailsChangesNothing(t *testing.T) {
 		if !slices.Equal(rest, left) {
 			t.Errorf("%s: on the disk are\n%s\nand were\n%s", what, strings.Join(left, "\n"), strings.Join(rest, "\n"))
 		}
-		if b, err := i.ReadFiles(t.Context(), before[0].ChainID, 100, "file"); err != nil || string(b[0]) != "good" {
+		if b, err := i.ReadFiles(t.Context(), image.Root{ChainID: before[0].ChainID}, 100, "file"); err != nil || string(b[0]) != "good" {
 			t.Errorf("%s: the good image has %q: %v", what, b, err)
 		}
 	}
@@ -548,7 +548,7 @@ func TestAPullNamesWhatCanBeUsed(t *testing.T) {
 			t.Errorf("%s: names were made: %v", ref, names)
 		}
 		done()
-		st, err := i.Pull(t.Context(), ref, image.Credentials{}, nil)
+		st, err := i.Pull(t.Context(), ref, image.Credentials{}, "", nil)
 		try(t, err)
 		if names, _ := has(t, i); len(names) != 3 || names[ref] != st.Name.Target().Digest.String() || names[st.ID] != names[ref] {
 			t.Errorf("%s: %v", ref, names)

@@ -133,7 +133,7 @@ func TestALayerThatLiesAtItsLastByteLeavesNothing(t *testing.T) {
 				w.Header().Set("Content-Length", strconv.Itoa(len(c.served)))
 				_, _ = w.Write(c.served)
 			}))
-			if _, err := i.Pull(t.Context(), reg.Push("team/app:1", c.img), image.Credentials{}, nil); err == nil {
+			if _, err := i.Pull(t.Context(), reg.Push("team/app:1", c.img), image.Credentials{}, "", nil); err == nil {
 				t.Fatal("the pull succeeded")
 			}
 			ctx := connection.Namespaced(t.Context())
@@ -187,7 +187,7 @@ func TestLayersThatHangHoldUpNoOtherImage(t *testing.T) {
 		digest, blob := blobOfLayer(t, img, 0)
 		ref := reg.Push(fmt.Sprintf("team/hangs:%d", n), img)
 		hang.Store(digest, blob)
-		pulls.Go(func() { _, _ = i.Pull(ctx, ref, image.Credentials{}, begun) })
+		pulls.Go(func() { _, _ = i.Pull(ctx, ref, image.Credentials{}, "", begun) })
 	}
 	for left := true; left; time.Sleep(time.Millisecond) { // until all of them have come as far as they do
 		st, err := i.client.ContentStore().ListStatuses(connection.Namespaced(t.Context()))

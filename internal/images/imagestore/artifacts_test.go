@@ -82,7 +82,7 @@ func TestAnArtifactIsPulledAndLaidOut(t *testing.T) {
 				testimage.Blob{Body: []byte("has no name")},
 			)
 			ref := testregistry.Start(t).Push("team/model:1", img)
-			st, err := i.Pull(t.Context(), ref, image.Credentials{}, nil)
+			st, err := i.Pull(t.Context(), ref, image.Credentials{}, "", nil)
 			try(t, err)
 			d, err := img.Digest()
 			try(t, err)
@@ -113,9 +113,9 @@ func mapsEqual(a, b map[string]string) bool {
 func TestArtifactsAreToldFromEachOther(t *testing.T) {
 	i := store(t)
 	reg := testregistry.Start(t)
-	one, err := i.Pull(t.Context(), reg.Push("a:1", artifactOf(t, testimage.ArtifactConfig{}, testimage.Blob{Title: "x", Body: []byte("1")})), image.Credentials{}, nil)
+	one, err := i.Pull(t.Context(), reg.Push("a:1", artifactOf(t, testimage.ArtifactConfig{}, testimage.Blob{Title: "x", Body: []byte("1")})), image.Credentials{}, "", nil)
 	try(t, err)
-	two, err := i.Pull(t.Context(), reg.Push("b:1", artifactOf(t, testimage.ArtifactConfig{}, testimage.Blob{Title: "y", Body: []byte("1")})), image.Credentials{}, nil)
+	two, err := i.Pull(t.Context(), reg.Push("b:1", artifactOf(t, testimage.ArtifactConfig{}, testimage.Blob{Title: "y", Body: []byte("1")})), image.Credentials{}, "", nil)
 	try(t, err)
 	if one.ID == two.ID || one.ChainID == two.ChainID {
 		t.Errorf("%+v and %+v", one, two)
@@ -128,7 +128,7 @@ func TestAnArtifactWithABadNameIsRefusedBeforeItsLayersAreFetched(t *testing.T) 
 	body := []byte("never fetched")
 	reg := testregistry.Start(t)
 	ref := reg.Push("team/evil:1", artifactOf(t, testimage.ArtifactConfig{}, testimage.Blob{Title: "../../etc/cron.d/x", Body: body}))
-	_, err := i.Pull(t.Context(), ref, image.Credentials{}, nil)
+	_, err := i.Pull(t.Context(), ref, image.Credentials{}, "", nil)
 	if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "../../etc/cron.d/x") {
 		t.Errorf("%v", err)
 	}
@@ -172,7 +172,7 @@ func TestAPullGoesOnWhereTheLastOneFailed(t *testing.T) {
 		})
 	}))
 	ref := reg.Push("team/large:1", artifactOf(t, testimage.ArtifactConfig{}, testimage.Blob{Title: "l", Body: large}))
-	if _, err := i.Pull(t.Context(), ref, image.Credentials{}, nil); err == nil {
+	if _, err := i.Pull(t.Context(), ref, image.Credentials{}, "", nil); err == nil {
 		t.Fatal("pulled from a registry that is broken")
 	}
 	ctx := connection.Namespaced(t.Context())
@@ -182,7 +182,7 @@ func TestAPullGoesOnWhereTheLastOneFailed(t *testing.T) {
 	try(t, i.client.LeasesService().Delete(ctx, l, leases.SynchronousDelete))
 	try(t, i.Sweep(ctx))
 	broken.Store(false)
-	_, err = i.Pull(t.Context(), ref, image.Credentials{}, nil)
+	_, err = i.Pull(t.Context(), ref, image.Credentials{}, "", nil)
 	try(t, err)
 	if n := served.Load(); n == 0 || n > size-cut/2 {
 		t.Errorf("the second pull was served %d bytes of %d, of which the first had %d", n, size, cut)

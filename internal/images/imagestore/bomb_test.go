@@ -37,7 +37,7 @@ func TestALayerDoesNotDecideHowMuchMemoryBerthUses(t *testing.T) {
 			try(t, os.WriteFile("/proc/self/clear_refs", []byte("5"), 0)) // forgets the peak
 			before := peakMemory(t)
 			_, _, imported := i.Import(t.Context(), archive, "", unread)
-			_, pulled := i.Pull(t.Context(), ref, image.Credentials{}, nil)
+			_, pulled := i.Pull(t.Context(), ref, image.Credentials{}, "", nil)
 			for how, err := range map[string]error{"imported": imported, "pulled": pulled} {
 				if !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "window of more than 128 MiB") {
 					t.Errorf("%s, or refused without a reason: %v", how, err)

@@ -92,7 +92,7 @@ func TestAnImageOfACheckpointIsKeptAsItIs(t *testing.T) {
 					st = imported(t, i, img)
 				} else {
 					var err error
-					st, err = i.Pull(t.Context(), testregistry.Start(t).Push("checkpoints/c:1", img), image.Credentials{}, nil)
+					st, err = i.Pull(t.Context(), testregistry.Start(t).Push("checkpoints/c:1", img), image.Credentials{}, "", nil)
 					try(t, err)
 				}
 				if !st.Checkpoint || st.Artifact != "" {
@@ -126,7 +126,7 @@ func TestAnIndexSaysThatItHoldsACheckpoint(t *testing.T) {
 	tag, err := name.NewTag(ref, name.Insecure)
 	try(t, err)
 	try(t, remote.WriteIndex(tag, index))
-	st, err := i.Pull(t.Context(), ref, image.Credentials{}, nil)
+	st, err := i.Pull(t.Context(), ref, image.Credentials{}, "", nil)
 	try(t, err)
 	if !st.Checkpoint || !bytes.Equal(archiveIn(t, i, st.ID), archive) {
 		t.Errorf("an index: %+v", st)

@@ -17,7 +17,7 @@ import (
 // fetched pulls a reference.
 func fetched(t *testing.T, i *Store, ref string) image.Stored {
 	t.Helper()
-	st, err := i.Pull(t.Context(), ref, image.Credentials{}, nil)
+	st, err := i.Pull(t.Context(), ref, image.Credentials{}, "", nil)
 	try(t, err)
 	return st
 }
@@ -69,7 +69,7 @@ func TestCompressedLayersAreDiscarded(t *testing.T) {
 			}
 		}
 	}
-	if files, err := i.ReadFiles(t.Context(), st.ChainID, 10, "a"); err != nil || string(files[0]) != "a" {
+	if files, err := i.ReadFiles(t.Context(), image.Root{ChainID: st.ChainID}, 10, "a"); err != nil || string(files[0]) != "a" {
 		t.Errorf("%q %v", files, err)
 	}
 	if got, err := i.Get(t.Context(), ref); err != nil || got.Size != st.Size || got.Created.IsZero() {
@@ -138,7 +138,7 @@ func TestAnErrorOfTheRegistryHasItsKind(t *testing.T) {
 		"not_found":    {ref + "2", image.Credentials{Username: "me", Password: "secret"}},
 		"unreachable":  {"127.0.0.1:1/team/app:1", image.Credentials{}},
 	} {
-		_, err := i.Pull(t.Context(), c.ref, c.creds, nil)
+		_, err := i.Pull(t.Context(), c.ref, c.creds, "", nil)
 		if got := image.Kind(err); got != want {
 			t.Errorf("%s: %v is %s, want %s", c.ref, err, got, want)
 		}

@@ -180,7 +180,7 @@ func (n *durableNode) lose(t *testing.T, chainID string, indexes bool) {
 // whole fails unless the image has its files.
 func (n *durableNode) whole(t *testing.T, chainID, when string) {
 	t.Helper()
-	got, err := n.ReadFiles(t.Context(), chainID, 100, "d/low", "d/high")
+	got, err := n.ReadFiles(t.Context(), image.Root{ChainID: chainID}, 100, "d/low", "d/high")
 	if err != nil || string(got[0]) != kind+"low" || string(got[1]) != kind+"high" {
 		t.Errorf("%s: %q %v", when, got, err)
 	}
@@ -210,7 +210,7 @@ func TestAWrongLayerIsRepaired(t *testing.T) {
 	ref := reg.Push("two:1", img)
 	pull := func() image.Stored {
 		t.Helper()
-		got, err := n.Pull(t.Context(), ref, image.Credentials{}, nil)
+		got, err := n.Pull(t.Context(), ref, image.Credentials{}, "", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -316,12 +316,12 @@ func TestALayerIsUnpackedOnWholeOnes(t *testing.T) {
 			return n.Unpack(ctx, st.Name, overlay)
 		},
 		"a pull": func() error {
-			_, err := n.Pull(t.Context(), ref, image.Credentials{}, nil)
+			_, err := n.Pull(t.Context(), ref, image.Credentials{}, "", nil)
 			return err
 		},
 		"a pull, layer by layer": func() error {
 			n.Store.cfg.MaxConcurrentUnpacks = 1
-			_, err := n.Pull(t.Context(), ref, image.Credentials{}, nil)
+			_, err := n.Pull(t.Context(), ref, image.Credentials{}, "", nil)
 			return err
 		},
 	} {

@@ -139,13 +139,13 @@ func TestAFullDiskIsGivenBack(t *testing.T) {
 				d := onSmallDisk(t, size, remote)
 				empty, reg := func() {}, testregistry.Start(t)
 				other, ref := reg.Push("team/other:1", small), reg.Push("team/large:1", c.img)
-				_, err := d.store.Pull(t.Context(), other, image.Credentials{}, nil)
+				_, err := d.store.Pull(t.Context(), other, image.Credentials{}, "", nil)
 				try(t, err)
 				before := d.free()
 				if c.full {
 					empty = d.fill()
 				}
-				_, err = d.store.Pull(t.Context(), ref, image.Credentials{}, nil)
+				_, err = d.store.Pull(t.Context(), ref, image.Credentials{}, "", nil)
 				if kind := image.Kind(err); kind != "disk_full" {
 					t.Errorf("the pull ended as %s: %v", kind, err)
 				}
@@ -161,7 +161,7 @@ func TestAFullDiskIsGivenBack(t *testing.T) {
 				}
 				for n := range 3 {
 					next := imageOf(t, v1Config(), testimage.File{Name: strconv.Itoa(n), Mode: 0o644, Body: noise(1 << 20)})
-					_, err := d.store.Pull(t.Context(), reg.Push(fmt.Sprintf("team/next:%d", n), next), image.Credentials{}, nil)
+					_, err := d.store.Pull(t.Context(), reg.Push(fmt.Sprintf("team/next:%d", n), next), image.Credentials{}, "", nil)
 					try(t, err)
 				}
 			})
@@ -242,7 +242,7 @@ func TestAQuotaThatIsUsedUpIsGivenBack(t *testing.T) {
 			i.client = connection.Through(client)
 			before := d.free()
 			ref := reg.Push("team/large:1", artifactOf(t, testimage.ArtifactConfig{}, testimage.Blob{Title: "l", Body: noise(8 << 20)}))
-			_, err = i.Pull(t.Context(), ref, image.Credentials{}, nil)
+			_, err = i.Pull(t.Context(), ref, image.Credentials{}, "", nil)
 			if kind := image.Kind(err); kind != "disk_full" {
 				t.Errorf("%s: the pull ended as %s: %v", what, kind, err)
 			}
@@ -289,7 +289,7 @@ func TestWhatIsKeptForARetryIsBounded(t *testing.T) {
 		},
 		"another pull finds the disk full": func(d *smallDisk) {
 			ref := testregistry.Start(d).Push("team/full:1", artifactOf(d.T, testimage.ArtifactConfig{}, testimage.Blob{Title: "l", Body: noise(40 << 20)}))
-			if _, err := d.store.Pull(d.Context(), ref, image.Credentials{}, nil); image.Kind(err) != "disk_full" {
+			if _, err := d.store.Pull(d.Context(), ref, image.Credentials{}, "", nil); image.Kind(err) != "disk_full" {
 				d.Error(err)
 			}
 		},
@@ -334,7 +334,7 @@ func TestOnlyAPullThatWasCutOffIsKept(t *testing.T) {
 	}))
 	ref := reg.Push("team/wrong:1", artifactOf(t, testimage.ArtifactConfig{},
 		testimage.Blob{Title: "l", Body: body}, testimage.Blob{Title: "m", Body: noise(4 << 20)}))
-	if _, err := d.store.Pull(t.Context(), ref, image.Credentials{}, nil); err == nil {
+	if _, err := d.store.Pull(t.Context(), ref, image.Credentials{}, "", nil); err == nil {
 		t.Fatal("pulled a blob that is not what its digest says")
 	}
 	d.comesBack("after the pull", before-slack)
@@ -350,7 +350,7 @@ func TestALayerThatWouldTakeTheReserveIsNotFetched(t *testing.T) {
 	ref := testregistry.Start(t, serving(func() string { return digest }, func(http.ResponseWriter, *http.Request) {
 		t.Error("the registry was asked for the layer")
 	})).Push("team/large:1", img)
-	_, err := d.store.Pull(t.Context(), ref, image.Credentials{}, nil)
+	_, err := d.store.Pull(t.Context(), ref, image.Credentials{}, "", nil)
 	if image.Kind(err) != "disk_full" || !strings.Contains(err.Error(), "stay free") {
 		t.Errorf("%s: %v", image.Kind(err), err)
 	}

@@ -3,6 +3,7 @@
 package imagestore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,12 +16,13 @@ import (
 
 	"berth/internal/base/connection"
 	"berth/internal/base/inroot"
+	"berth/internal/images/image"
 )
 
 // ReadFiles reads files of an image. Links are followed within the image only.
-func (rd *Reader) ReadFiles(ctx context.Context, chainID string, limit int64, paths ...string) ([][]byte, error) {
+func (rd *Reader) ReadFiles(ctx context.Context, r image.Root, limit int64, paths ...string) ([][]byte, error) {
 	out := make([][]byte, len(paths))
-	err := rd.view(ctx, chainID, func(root string) error {
+	err := rd.view(ctx, r, func(root string) error {
 		dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return fmt.Errorf("open image root: %w", err)
@@ -59,8 +61,9 @@ func readIn(dir int, path string, limit int64) ([]byte, error) {
 // view mounts an image's root for the time of f: read-only, and so that nothing in it acts on the
 // host. A device node in an image is only a file to berth. When ctx ends, view returns at once,
 // also if containerd hangs, and a view that is made meanwhile is removed in the background.
-func (rd *Reader) view(ctx context.Context, chainID string, f func(root string) error) error {
-	if err := rd.durability.Trust(ctx, rd.cfg.Snapshotter, chainID); err != nil {
+func (rd *Reader) view(ctx context.Context, r image.Root, f func(root string) error) error {
+	r.Snapshotter = cmp.Or(r.Snapshotter, rd.cfg.Snapshotter)
+	if err := rd.durability.Trust(ctx, r.Snapshotter, r.ChainID); err != nil {
 		return fmt.Errorf("view image: %w", err)
 	}
 	key := rd.newKey(viewPrefix)
@@ -74,10 +77,10 @@ func (rd *Reader) view(ctx context.Context, chainID string, f func(root string) 
 	used := make(chan struct{})
 	go func() {
 		defer close(removed)
-		mounts, failed = rd.views.makeView(detached, key, chainID)
+		mounts, failed = rd.views.makeView(detached, key, r)
 		close(made)
 		<-used
-		rd.views.removeView(detached, rd.cfg.Snapshotter, key)
+		rd.views.removeView(detached, r.Snapshotter, key)
 	}()
 	defer func() {
 		close(used)

@@ -113,7 +113,7 @@ func TestOnlyRegularFilesOfAnImageAreOpened(t *testing.T) {
 		testimage.File{Name: "etc/self", Mode: fs.ModeSymlink | 0o777, Target: "/proc/self/exe"},
 		testimage.File{Name: "etc/large", Mode: 0o644, Body: make([]byte, 101)},
 	))
-	got, err := i.ReadFiles(t.Context(), st.ChainID, 100, "etc/passwd", "etc/group", "etc/shadow", "etc/self", "etc/absent", "etc/hostname/x")
+	got, err := i.ReadFiles(t.Context(), image.Root{ChainID: st.ChainID}, 100, "etc/passwd", "etc/group", "etc/shadow", "etc/self", "etc/absent", "etc/hostname/x")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,11 +122,11 @@ func TestOnlyRegularFilesOfAnImageAreOpened(t *testing.T) {
 			t.Errorf("%d: %q, want %q", n, got[n], want)
 		}
 	}
-	if _, err := i.ReadFiles(t.Context(), st.ChainID, 100, "etc/large"); !errdefs.IsInvalidArgument(err) {
+	if _, err := i.ReadFiles(t.Context(), image.Root{ChainID: st.ChainID}, 100, "etc/large"); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("too large: %v", err)
 	}
 	// However a file is reached, nothing in a view acts on the host.
-	if err := i.Reader.view(t.Context(), st.ChainID, func(root string) error {
+	if err := i.Reader.view(t.Context(), image.Root{ChainID: st.ChainID}, func(root string) error {
 		var s unix.Statfs_t
 		if err := unix.Statfs(root, &s); err != nil {
 			return err
@@ -175,7 +175,7 @@ func TestAnImageWithoutSnapshotsIsUnpacked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := i.ReadFiles(t.Context(), st.ChainID, 100, "passwd"); !errdefs.IsNotFound(err) {
+	if _, err := i.ReadFiles(t.Context(), image.Root{ChainID: st.ChainID}, 100, "passwd"); !errdefs.IsNotFound(err) {
 		t.Errorf("before: %v", err)
 	}
 	for range 2 {
@@ -183,7 +183,7 @@ func TestAnImageWithoutSnapshotsIsUnpacked(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if b, err := i.ReadFiles(t.Context(), st.ChainID, 100, "passwd"); err != nil || string(b[0]) != "x" {
+	if b, err := i.ReadFiles(t.Context(), image.Root{ChainID: st.ChainID}, 100, "passwd"); err != nil || string(b[0]) != "x" {
 		t.Errorf("after: %q %v", b, err)
 	}
 	absent, err := image.NewName("berth.test/absent:1", ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromString("absent")}, "")
@@ -204,7 +204,7 @@ func TestAnImageDoesNotEatMemory(t *testing.T) {
 	reg := testregistry.Start(t)
 	ref := reg.Push("team/huge:1", huge)
 	before := len(reg.Requests())
-	_, err := i.Pull(t.Context(), ref, image.Credentials{}, nil)
+	_, err := i.Pull(t.Context(), ref, image.Credentials{}, "", nil)
 	if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "configuration") {
 		t.Errorf("pull: %v", err)
 	}
@@ -250,7 +250,7 @@ func TestAVolumeOfAnImageHoldsTheImagesFilesAlone(t *testing.T) {
 		"/data": "f link", "/own": "f link",
 	} {
 		dir := t.TempDir()
-		if err := i.CopyOut(t.Context(), st.ChainID, map[string]string{path: dir}); err != nil {
+		if err := i.CopyOut(t.Context(), image.Root{ChainID: st.ChainID}, map[string]string{path: dir}); err != nil {
 			t.Errorf("%s: %v", path, err)
 		}
 		var got []string

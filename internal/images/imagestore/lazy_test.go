@@ -28,7 +28,8 @@ import (
 
 // A snapshotter that is a program of its own has one layer of an image from elsewhere. It is told
 // which layers of which image these are, the blob of that layer is not fetched, and the other one
-// is. The snapshotter goes away and comes back.
+// is. The snapshotter goes away and comes back. A handler that has another snapshotter gets all of
+// the image.
 func TestALayerThatASnapshotterHasIsNotFetched(t *testing.T) {
 	lazy := embedtest.NewLazy(t)
 	cfg := embedtest.Config(t)
@@ -36,6 +37,7 @@ func TestALayerThatASnapshotterHasIsNotFetched(t *testing.T) {
 	conn := connection.Through(embedtest.Start(t, cfg).Client()) // which does not wait for the snapshotter
 	i, err := New(conn, Config{
 		Snapshotter:            "lazy",
+		Snapshotters:           []string{"overlayfs"},
 		MaxConcurrentDownloads: 3,
 		MaxConcurrentUnpacks:   3,
 		Owner:                  "test",
@@ -66,7 +68,7 @@ func TestALayerThatASnapshotterHasIsNotFetched(t *testing.T) {
 	}))
 	ref := reg.Push("team/app:1", img)
 
-	if _, err := i.Pull(t.Context(), ref, image.Credentials{}, nil); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), lazy.Address) {
+	if _, err := i.Pull(t.Context(), ref, image.Credentials{}, "", nil); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), lazy.Address) {
 		t.Errorf("without the snapshotter: %v", err)
 	}
 	comes := func(f func() error) { // containerd connects again within a second
@@ -80,7 +82,7 @@ func TestALayerThatASnapshotterHasIsNotFetched(t *testing.T) {
 	}
 	var st image.Stored
 	comes(func() (err error) {
-		st, err = i.Pull(t.Context(), ref, image.Credentials{}, nil)
+		st, err = i.Pull(t.Context(), ref, image.Credentials{}, "", nil)
 		return err
 	})
 	if n := fetched.Load(); n > 0 {
@@ -92,7 +94,7 @@ func TestALayerThatASnapshotterHasIsNotFetched(t *testing.T) {
 		t.Errorf("the snapshotter was told %v", l)
 	}
 	look := func() error {
-		return i.Reader.view(t.Context(), st.ChainID, func(root string) error {
+		return i.Reader.view(t.Context(), image.Root{ChainID: st.ChainID}, func(root string) error {
 			far, err := os.Stat(filepath.Join(root, "a/far"))
 			if err != nil || !far.IsDir() {
 				t.Errorf("the layer of the snapshotter: %v, %v", far, err)
@@ -114,6 +116,16 @@ func TestALayerThatASnapshotterHasIsNotFetched(t *testing.T) {
 		t.Error(err)
 	}
 	comes(look)
+
+	_, err = i.Pull(t.Context(), ref, image.Credentials{}, "overlayfs", nil)
+	try(t, err)
+	if n := fetched.Load(); n != 1 {
+		t.Errorf("for a handler with another snapshotter the layer was fetched %d times", n)
+	}
+	whole, err := i.ReadFiles(t.Context(), image.Root{ChainID: st.ChainID, Snapshotter: "overlayfs"}, 100, "a/far")
+	if err != nil || string(whole[0]) != "a/far" {
+		t.Errorf("the layer of the registry: %q, %v", whole, err)
+	}
 
 	removed(t, i, st)
 	try(t, lazy.Walk(t.Context(), func(_ context.Context, info snapshots.Info) error {

@@ -127,7 +127,7 @@ func TestAMirrorThatSendsWrongBytesIsOneTry(t *testing.T) {
 	}
 	// Nobody else has it: the error is that of the bytes, and not that it is nowhere.
 	hosts("server = 'http://" + mirror.Addr + "'\n")
-	_, err = i.Pull(t.Context(), ref, image.Credentials{}, nil)
+	_, err = i.Pull(t.Context(), ref, image.Credentials{}, "", nil)
 	if !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("with the mirror alone: %v", err)
 	}

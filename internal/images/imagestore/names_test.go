@@ -249,7 +249,7 @@ func TestNamesThatMoveInAPullOrAnImportChangeNothing(t *testing.T) {
 			return err
 		}
 		for name, run := range map[string]func() (image.Stored, error){
-			"pull": func() (image.Stored, error) { return i.Pull(ctx, ref, image.Credentials{}, nil) },
+			"pull": func() (image.Stored, error) { return i.Pull(ctx, ref, image.Credentials{}, "", nil) },
 			"import": func() (image.Stored, error) {
 				all, _, err := i.Import(ctx, path, "", unread)
 				if err != nil {

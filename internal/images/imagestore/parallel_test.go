@@ -64,7 +64,7 @@ func layersOf(t *testing.T, layers ...[]testimage.File) v1.Image {
 func pulled(t *testing.T, i *Store, ref string) image.Stored {
 	t.Helper()
 	var layers layerCount
-	st, err := i.Pull(t.Context(), ref, image.Credentials{}, &layers)
+	st, err := i.Pull(t.Context(), ref, image.Credentials{}, "", &layers)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func TestLayersAreUnpackedBesideEachOther(t *testing.T) {
 		})
 	}))
 	st := pulled(t, i, reg.Push("team/app:1", img))
-	err = i.Reader.view(t.Context(), st.ChainID, func(root string) error {
+	err = i.Reader.view(t.Context(), image.Root{ChainID: st.ChainID}, func(root string) error {
 		for name, want := range map[string]bool{
 			"a/lowest":   true,
 			"a/middle":   true,
@@ -162,7 +162,7 @@ func TestADirectoryThatALayerLacksIsTheOneBelow(t *testing.T) {
 		[]testimage.File{file("tmp/x")},
 		[]testimage.File{file("tmp/.wh.x")},
 	)))
-	err := i.Reader.view(t.Context(), st.ChainID, func(root string) error {
+	err := i.Reader.view(t.Context(), image.Root{ChainID: st.ChainID}, func(root string) error {
 		info, err := os.Stat(filepath.Join(root, "tmp"))
 		if err != nil {
 			return err

@@ -182,7 +182,7 @@ func TestAPullFromPeersIsThePullFromTheRegistry(t *testing.T) {
 			}}
 			i := store(t)
 			i.cfg.Peers = peers
-			st, err := i.Pull(t.Context(), ref, image.Credentials{}, nil)
+			st, err := i.Pull(t.Context(), ref, image.Credentials{}, "", nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -245,10 +245,10 @@ func TestWhatPeersHaveLeftOfABlobIsGoneOnWith(t *testing.T) {
 			}
 			i := store(t)
 			i.cfg.Peers = peers
-			if _, err := i.Pull(ctx, ref, image.Credentials{}, nil); err == nil {
+			if _, err := i.Pull(ctx, ref, image.Credentials{}, "", nil); err == nil {
 				t.Fatal("the pull was not cut off")
 			}
-			if _, err := i.Pull(t.Context(), ref, image.Credentials{}, nil); err != nil {
+			if _, err := i.Pull(t.Context(), ref, image.Credentials{}, "", nil); err != nil {
 				t.Fatal(err)
 			}
 			if at != 1000 {
@@ -298,7 +298,7 @@ func TestPeersAreAskedAgainForWhatTheRegistrySends(t *testing.T) {
 			}
 			i := store(t)
 			i.cfg.Peers, i.askAgain = peers, 0
-			if _, err := i.Pull(t.Context(), ref, image.Credentials{}, nil); err != nil {
+			if _, err := i.Pull(t.Context(), ref, image.Credentials{}, "", nil); err != nil {
 				t.Fatal(err)
 			}
 			for d, b := range blobs {
@@ -356,11 +356,11 @@ func TestARegistryThatHangsUpEndsThePullAndItGoesOn(t *testing.T) {
 	})).Push("team/app:1", img)
 	i := store(t)
 	i.cfg.Peers = &fakePeers{copy: func(peer.Blob, int64, io.Writer) (int64, error) { return gone(0, nil) }}
-	if _, err := i.Pull(t.Context(), ref, image.Credentials{}, nil); err == nil || !strings.Contains(err.Error(), io.ErrUnexpectedEOF.Error()) {
+	if _, err := i.Pull(t.Context(), ref, image.Credentials{}, "", nil); err == nil || !strings.Contains(err.Error(), io.ErrUnexpectedEOF.Error()) {
 		t.Fatalf("cut off: %v", err)
 	}
 	cut.Store(false)
-	if _, err := i.Pull(t.Context(), ref, image.Credentials{}, nil); err != nil {
+	if _, err := i.Pull(t.Context(), ref, image.Credentials{}, "", nil); err != nil {
 		t.Fatal(err)
 	}
 	for d, b := range blobs {
@@ -393,7 +393,7 @@ func TestWhatTheRegistryHasBegunItFinishes(t *testing.T) {
 	_, err = w.Write(blobs[desc.Digest][:1000])
 	try(t, err)
 	try(t, w.Close())
-	if _, err := i.Pull(t.Context(), ref, image.Credentials{}, nil); err != nil {
+	if _, err := i.Pull(t.Context(), ref, image.Credentials{}, "", nil); err != nil {
 		t.Fatal(err)
 	}
 	for _, b := range peers.asked {
@@ -414,7 +414,7 @@ func TestTheRegistryDecidesBeforePeersAreAsked(t *testing.T) {
 	i := store(t)
 	i.cfg.Peers = peers
 	for _, name := range []string{ref, strings.TrimSuffix(ref, ":1") + "@" + d.String(), "127.0.0.1:1/team/app@" + d.String()} {
-		if _, err := i.Pull(t.Context(), name, image.Credentials{}, nil); err == nil {
+		if _, err := i.Pull(t.Context(), name, image.Credentials{}, "", nil); err == nil {
 			t.Errorf("%s was pulled", name)
 		}
 	}
@@ -463,7 +463,7 @@ func TestPeersGetWhatTheRepositoryTheyNameHas(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() {
-		_, err := i.Pull(t.Context(), ref, image.Credentials{}, nil)
+		_, err := i.Pull(t.Context(), ref, image.Credentials{}, "", nil)
 		ended <- err
 	}()
 	<-reached

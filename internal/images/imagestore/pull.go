@@ -48,8 +48,9 @@ func (p *Puller) Unpack(ctx context.Context, n image.Name, snapshotter string) e
 	return p.unpacker.unpack(connection.Namespaced(ctx), img, snapshotter)
 }
 
-// Pull fetches and unpacks an image, and then gives it its names. sink may be nil.
-func (p *Puller) Pull(ctx context.Context, ref string, creds image.Credentials, sink image.Sink) (st image.Stored, err error) {
+// Pull fetches an image and unpacks it in a snapshotter, that of most images if it is "", and then gives
+// it its names. sink may be nil.
+func (p *Puller) Pull(ctx context.Context, ref string, creds image.Credentials, snapshotter string, sink image.Sink) (st image.Stored, err error) {
 	if sink == nil {
 		sink = unseen{}
 	}
@@ -63,13 +64,14 @@ func (p *Puller) Pull(ctx context.Context, ref string, creds image.Credentials, 
 	defer func() { p.jobs.hold(ctx, ref, err) }()
 	ctx = unpack.ForImage(ctx, waits(sink))
 	img, err := (&pulling{
-		Puller:   p,
-		Sink:     sink,
-		ref:      ref,
-		creds:    creds,
-		since:    time.Now(),
-		arriving: p.newArriving(ctx),
-		begun:    begunBlobs(ctx, p.client),
+		Puller:      p,
+		Sink:        sink,
+		ref:         ref,
+		creds:       creds,
+		snapshotter: cmp.Or(snapshotter, p.cfg.Snapshotter),
+		since:       time.Now(),
+		arriving:    p.newArriving(ctx),
+		begun:       begunBlobs(ctx, p.client),
 		attempt: attempt{
 			at: stageBeside,
 			// A layer that is here and doubted may have to be unpacked again: then its blob is
@@ -103,11 +105,12 @@ type pulling struct {
 	*Puller
 	image.Sink
 	attempt
-	ref      string
-	creds    image.Credentials
-	since    time.Time
-	arriving *arriving
-	senders  senders
+	ref         string
+	creds       image.Credentials
+	snapshotter string
+	since       time.Time
+	arriving    *arriving
+	senders     senders
 	// begun are the blobs that an earlier pull has begun to fetch, and resumed says that the image
 	// needs one of them: if the pull fails over the digest of a blob, the beginning may be wrong,
 	// as after a power cut, and not the registry. It is removed then ([blobWriter]), and the image
@@ -122,7 +125,9 @@ func (p *pulling) run(ctx context.Context) (img images.Image, err error) {
 	defer p.arriving.stop()
 	for !p.over() {
 		if p.at == stageMending {
-			err = p.verifier.mend(ctx, img, p.since, false, p.Sink)
+			if p.snapshotter == overlay { // no others are verified
+				err = p.verifier.mend(ctx, img, p.since, false, p.Sink)
+			}
 		} else {
 			img, err = p.fetch(ctx)
 			err = p.arriving.wait(err)
@@ -180,7 +185,7 @@ func (p *pulling) fetch(ctx context.Context) (images.Image, error) {
 	}
 	p.Layer(image.LayerBegins)
 	defer p.Layer(image.LayerEnds)
-	return img, p.unpacker.unpack(ctx, img, p.cfg.Snapshotter)
+	return img, p.unpacker.unpack(ctx, img, p.snapshotter)
 }
 
 // fromRegistry has containerd's client fetch the image, and unpack it if the attempt does.
@@ -215,7 +220,7 @@ func (p *pulling) fromRegistry(ctx context.Context) (images.Image, error) {
 		containerd.WithImageHandlerWrapper(func(h images.Handler) images.Handler {
 			return watched{p.described(named.String(), h), p, shared}
 		}),
-		containerd.WithPullSnapshotter(p.cfg.Snapshotter),
+		containerd.WithPullSnapshotter(p.snapshotter),
 		containerd.WithPullLabel(labelManaged, "managed"),
 		containerd.WithMaxConcurrentDownloads(p.cfg.MaxConcurrentDownloads),
 		containerd.WithPlatformMatcher(platforms.Default()))...)
@@ -229,7 +234,7 @@ func (p *pulling) fromRegistry(ctx context.Context) (images.Image, error) {
 // snapshot is. One that has the layer from elsewhere, or gets the files as they are read, answers
 // that the layer is there, and its blob is not fetched.
 func (p *pulling) described(ref string, h images.Handler) images.Handler {
-	if p.cfg.Snapshotter == overlay || p.cfg.Snapshotter == native {
+	if p.snapshotter == overlay || p.snapshotter == native {
 		return h
 	}
 	return snapshotters.AppendInfoHandlerWrapper(ref)(h)

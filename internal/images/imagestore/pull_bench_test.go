@@ -47,7 +47,7 @@ func BenchmarkPull(b *testing.B) {
 	}()
 	for b.Loop() {
 		pulling.Store(true)
-		st, err := i.Pull(b.Context(), ref, image.Credentials{}, nil)
+		st, err := i.Pull(b.Context(), ref, image.Credentials{}, "", nil)
 		if err != nil {
 			b.Fatal(err)
 		}

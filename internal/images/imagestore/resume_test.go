@@ -57,7 +57,7 @@ func (b *breaking) breaks(t *testing.T, i *Store, sent []byte) (ref string) {
 	b.broken.Store(&sent)
 	ref = testregistry.Start(t, testregistry.Front(b.front)).Push("team/large:1",
 		artifactOf(t, testimage.ArtifactConfig{}, testimage.Blob{Title: "l", Body: b.body}))
-	if _, err := i.Pull(t.Context(), ref, image.Credentials{}, nil); err == nil {
+	if _, err := i.Pull(t.Context(), ref, image.Credentials{}, "", nil); err == nil {
 		t.Fatal("pulled from a registry that is broken")
 	}
 	b.broken.Store(nil)
@@ -88,7 +88,7 @@ func TestAPullGoesOnAfterAKill(t *testing.T) {
 		try(t, i.Sweep(ctx))
 		collect(t, i)
 	}
-	_, err := i.Pull(t.Context(), ref, image.Credentials{}, nil)
+	_, err := i.Pull(t.Context(), ref, image.Credentials{}, "", nil)
 	try(t, err)
 	if n := b.served.Load(); n == 0 || n > size-cut/2 {
 		t.Errorf("the second pull was served %d bytes of %d, of which the first had %d", n, size, cut)
@@ -107,7 +107,7 @@ func TestAPullThatEndsBeforeTheFirstSweepLeavesNothingOfTheOneBefore(t *testing.
 	ref := b.breaks(t, i, b.body[:1<<19])
 	i = next(t, i)
 	ctx := connection.Namespaced(t.Context())
-	_, err := i.Pull(t.Context(), ref, image.Credentials{}, nil)
+	_, err := i.Pull(t.Context(), ref, image.Credentials{}, "", nil)
 	try(t, err)
 	try(t, i.Sweep(ctx))
 	left, err := i.client.LeasesService().List(ctx)
@@ -158,7 +158,7 @@ func TestABlobThatWasBegunWronglyIsFetchedAnew(t *testing.T) {
 			ref := b.breaks(t, i, sent)
 			i = next(t, i)
 			try(t, i.Sweep(connection.Namespaced(t.Context())))
-			_, err := i.Pull(t.Context(), ref, image.Credentials{}, nil)
+			_, err := i.Pull(t.Context(), ref, image.Credentials{}, "", nil)
 			try(t, err)
 			if n := b.served.Load(); n < size || n > 2*size {
 				t.Errorf("served %d bytes of %d", n, size)

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/base/connection"
+	"berth/internal/images/image"
 	"berth/internal/images/durable"
 )
 
@@ -78,7 +79,7 @@ func prepareMounts(dir string, logger *slog.Logger) error {
 	return nil
 }
 
-func (vs *views) makeView(ctx context.Context, key, chainID string) ([]mount.Mount, error) {
+func (vs *views) makeView(ctx context.Context, key string, r image.Root) ([]mount.Mount, error) {
 	ctx, cancel := context.WithTimeout(ctx, viewTimeout)
 	defer cancel()
 	lctx, _, err := vs.client.WithLease(ctx, leases.WithID(key), leases.WithLabel(connection.LabelOwner, vs.cfg.Owner), leases.WithExpiration(10*time.Minute))
@@ -87,7 +88,7 @@ func (vs *views) makeView(ctx context.Context, key, chainID string) ([]mount.Mou
 	}
 	var mounts []mount.Mount
 	err = MakeLayer(func() (err error) {
-		mounts, err = vs.client.SnapshotService(vs.cfg.Snapshotter).View(lctx, key, chainID)
+		mounts, err = vs.client.SnapshotService(r.Snapshotter).View(lctx, key, r.ChainID)
 		return err
 	})
 	return mounts, err

@@ -20,6 +20,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/base/connection"
+	"berth/internal/images/image"
 )
 
 // slow is a containerd that makes leases once goOn is closed, also for callers that have gone.
@@ -86,7 +87,7 @@ func TestAViewWhoseCallerHasGoneLeavesNothing(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		viewed := make(chan error, 1)
 		go func() {
-			viewed <- i.Reader.view(ctx, "chain", func(string) error { return errors.New("nobody waits for this") })
+			viewed <- i.Reader.view(ctx, image.Root{ChainID: "chain"}, func(string) error { return errors.New("nobody waits for this") })
 		}()
 		synctest.Wait()
 		cancel()

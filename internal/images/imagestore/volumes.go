@@ -19,6 +19,8 @@ import (
 	"github.com/containerd/continuity/sysx"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/images/image"
 )
 
 const (
@@ -31,8 +33,8 @@ const (
 // CopyOut copies directories of the image, each by its path into the directory that it has in dirs.
 // A link in a path is followed within the image only. ErrInvalidArgument says that they are too
 // large together.
-func (rd *Reader) CopyOut(ctx context.Context, chainID string, dirs map[string]string) error {
-	return rd.view(ctx, chainID, func(root string) error { return copyOut(ctx, root, dirs) })
+func (rd *Reader) CopyOut(ctx context.Context, r image.Root, dirs map[string]string) error {
+	return rd.view(ctx, r, func(root string) error { return copyOut(ctx, root, dirs) })
 }
 
 // copyOut copies directories below root. They are measured first, which they can be because a view

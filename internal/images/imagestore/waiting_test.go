@@ -107,7 +107,7 @@ func TestAPullOfAnotherPlatformSaysWhichThereAre(t *testing.T) {
 		reg.Push("team/one:1", other):          "is for linux/s390x and not",
 		reg.PushIndex("team/several:1", index): "is for linux/s390x, windows/amd64 and not",
 	} {
-		if _, err := i.Pull(t.Context(), ref, image.Credentials{}, nil); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := i.Pull(t.Context(), ref, image.Credentials{}, "", nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", ref, err)
 		}
 	}

@@ -3,10 +3,10 @@
 package cri
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
-	"slices"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	crierrors "k8s.io/cri-api/pkg/errors"
@@ -29,15 +29,16 @@ type Image struct {
 
 	Images   Images
 	Profiles Profiles
-	// Handlers are the names of the runtime handlers that are configured.
-	Handlers []string
+	// Handlers has the snapshotter of each runtime handler that is configured; "" for that of most
+	// images.
+	Handlers map[string]string
 }
 
 // checkHandler refuses an image for a runtime handler that is not configured (CRI,
 // ImageSpec.runtime_handler). verb names the call.
 func (s *Image) checkHandler(verb string, i *runtimeapi.ImageSpec) error {
-	if h := i.GetRuntimeHandler(); h != "" && !slices.Contains(s.Handlers, h) {
-		return invalid("%s %s: image.runtime_handler: %q is not configured", verb, i.GetImage(), h)
+	if _, ok := s.Handlers[i.GetRuntimeHandler()]; i.GetRuntimeHandler() != "" && !ok {
+		return invalid("%s %s: image.runtime_handler: %q is not configured", verb, i.GetImage(), i.GetRuntimeHandler())
 	}
 	return nil
 }
@@ -84,7 +85,9 @@ func (s *Image) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest)
 	if err := s.checkHandler("pull image", req.GetImage()); err != nil {
 		return nil, err
 	}
-	id, err := s.Images.Pull(ctx, ref, req.GetAuth(), callerOf(req.GetSandboxConfig()))
+	who := callerOf(req.GetSandboxConfig())
+	who.Snapshotter = s.Handlers[cmp.Or(req.GetImage().GetRuntimeHandler(), req.GetImage().GetAnnotations()[annotationHandler])]
+	id, err := s.Images.Pull(ctx, ref, req.GetAuth(), who)
 	if errors.Is(err, crierrors.ErrSignatureValidationFailed) {
 		return nil, signatureFailure(err)
 	}
@@ -93,6 +96,11 @@ func (s *Image) PullImage(ctx context.Context, req *runtimeapi.PullImageRequest)
 	}
 	return &runtimeapi.PullImageResponse{ImageRef: id}, nil
 }
+
+// annotationHandler is an annotation of a pod that the kubelet sends with its images. As with
+// containerd, it names the handler that an image is pulled for, because the kubelet sends
+// ImageSpec.runtime_handler only with a feature that is off.
+const annotationHandler = "io.containerd.cri.runtime-handler"
 
 // callerOf returns the pod that a pull is for.
 func callerOf(pod *runtimeapi.PodSandboxConfig) (who image.Caller) {

@@ -52,7 +52,7 @@ func TestErrorsOfProfilesHaveTheirWords(t *testing.T) {
 		"not allowed":  {good, errdefs.ErrPermissionDenied, codes.PermissionDenied, ""},
 		"no more room": {good, errdefs.ErrResourceExhausted, codes.ResourceExhausted, ""},
 	} {
-		s := &Image{Profiles: unpulled{err: tt.err}, Handlers: []string{"runc"}}
+		s := &Image{Profiles: unpulled{err: tt.err}, Handlers: map[string]string{"runc": ""}}
 		resp, err := s.PullSecurityProfile(t.Context(), tt.req)
 		if Code(err) != tt.code || !strings.HasPrefix(status.Convert(toStatus(err)).Message(), tt.word) || (err == nil) != resp.GetCached() {
 			t.Errorf("%s: %v", name, err)
