@@ -92,14 +92,14 @@ func importers(t *testing.T, paths, allowed []string, why string) {
 func TestContainerdIsImportedByItsAdapterAlone(t *testing.T) {
 	importers(t,
 		[]string{containerd + "/client", containerd + "/core", containerd + "/cmd", containerd + "/plugins"},
-		[]string{"internal/engine/aside", "internal/base/connection", "internal/engine/ctrd", "internal/engine/embed", "internal/engine/layers", "internal/images/imagestore", "internal/images/unpack", "test/world", "test/bench"}, // test/world fakes containerd, test/bench starts it
+		[]string{"internal/engine/aside", "internal/base/connection", "internal/engine/ctrd", "internal/engine/embed", "internal/engine/layers", "internal/images/imagestore", "internal/images/unpack", "test/world", "test/bench", "test/embedtest"}, // test/world and test/embedtest fake parts of it, test/bench starts it
 		"only connection, ctrd, layers, imagestore, embed, aside and unpack know containerd, and translate its errors")
 }
 
 func TestGRPCIsImportedByFewRooms(t *testing.T) {
 	importers(t, []string{grpc},
-		[]string{"internal/serve/cadvisor", "internal/base/connection", "internal/serve/cri", "internal/serve/nodeapi", "api", "internal/engine/ctrd", "internal/history/observe", "test"},
-		"only cri, nodeapi and cadvisor serve gRPC, api, connection and ctrd call it, and observe counts and traces the calls; other rooms return errors of containerd/errdefs")
+		[]string{"internal/serve/cadvisor", "internal/base/connection", "internal/serve/cri", "internal/serve/nodeapi", "api", "internal/engine/ctrd", "internal/engine/embed", "internal/history/observe", "test"},
+		"only cri, nodeapi and cadvisor serve gRPC, api, connection, ctrd and embed call it, and observe counts and traces the calls; other rooms return errors of containerd/errdefs")
 }
 
 func TestFakesAreNotAPartOfBerth(t *testing.T) {

@@ -319,6 +319,9 @@ var misconfigurations = []struct {
 		p.put("/var/lib/kubelet/config.yaml", strings.Replace(goodKubelet, "cgroupfs", "systemd", 1))
 		p.remove("/run/systemd/system")
 	}, "handlers", Error, "systemd does not run here", "set runtimes.runc.systemd_cgroup to false"},
+	{"a snapshotter is away", func(p *planted) {
+		p.put("/etc/berth/config.toml", "[snapshotters.stargz]\naddress = '/run/stargz.sock'\n")
+	}, "handlers", Error, "the snapshotter stargz does not answer at /run/stargz.sock", "start it"},
 
 	{"the kernel is too old", func(p *planted) { p.put("/proc/sys/kernel/osrelease", "5.4.0-90-generic") },
 		"kernel", Error, "Linux 5.4.0-90-generic: berth needs 5.6", "boot Linux 5.6"},

@@ -36,6 +36,12 @@ func askHandlers(ctx context.Context, m *machine) ([]Finding, error) {
 			m.runnable(&f, r.Type, "the shim of the handler "+name)
 		}
 	}
+	for _, name := range slices.Sorted(maps.Keys(m.cfg.Snapshotters)) {
+		address := m.cfg.Snapshotters[name].Address
+		if err := reach(ctx, m.path(address)); err != nil {
+			f.add(Error, "start it, or correct snapshotters."+name+".address", "the snapshotter %s does not answer at %s: no container is made from its layers", name, address)
+		}
+	}
 	return f.result()
 }
 

@@ -145,7 +145,7 @@ func fromContainerd(cfg tree, version int64, f facts) (*translation, error) {
 	t.containerdImages(cfg, images)
 	t.containerdRegistries(images.sub("registry"))
 	t.containerdPods(runtime)
-	t.containerdHandlers(runtime.sub("containerd"), images.sub("runtime_platforms"))
+	t.containerdHandlers(cfg, runtime.sub("containerd"), images.sub("runtime_platforms"))
 	t.streams(cfg.sub("plugins", criServer))
 	t.containerdNRI(cfg.sub("plugins"), version)
 	t.carry(cfg, containerdTable.Carried)
@@ -186,23 +186,22 @@ func (t *translation) containerdItself(cfg tree) {
 	}
 }
 
-// lazy are snapshotters that fetch layers while containers run.
-var lazy = []string{"stargz", "nydus", "soci", "cvmfs-snapshotter", "overlaybd", "gcfs"}
-
-// snapshotter carries the name of a snapshotter over.
+// snapshotter carries the name of a snapshotter over, and the socket of one that is a program of its
+// own.
 func (t *translation) snapshotter(cfg tree, name string, l *leaf, to ...string) {
-	proxy := len(cfg.sub("proxy_plugins", name)) > 0
 	t.set(l.from(), name, to...)
-	switch {
-	case name == "overlayfs" || name == "native":
+	if t.Beside || name == "overlayfs" || name == "native" {
 		return
-	case !t.Beside && proxy:
-		t.say(Blocks, l, "the snapshotter %s is another process's, which the containerd inside berth does not reach: migrate with --beside, which keeps the node's containerd, or choose overlayfs, for which images are pulled again", name)
-	case !t.Beside:
-		t.say(Blocks, l, "the containerd inside berth has the snapshotters overlayfs and native alone, and not %s: migrate with --beside, which keeps the node's containerd, or choose overlayfs, for which images are pulled again", name)
 	}
-	if slices.Contains(lazy, name) {
-		t.say(Pods, l, "berth gives the snapshotter %s no names of images with their layers: layers are fetched in full before a container starts, and a start takes as long as with overlayfs", name)
+	proxy := cfg.sub("proxy_plugins", name)
+	address, from := t.text(proxy, "address")
+	if from == nil {
+		t.say(Blocks, l, "the containerd inside berth has the snapshotters overlayfs, native and those of `proxy_plugins`, and not %s: migrate with --beside, which keeps the node's containerd, or choose overlayfs, for which images are pulled again", name)
+		return
+	}
+	t.set(from.from(), strings.TrimPrefix(address, "unix://"), "snapshotters", name, "address")
+	if root, from := t.text(proxy, "exports", "root"); from != nil {
+		t.set(from.from(), path.Clean(root), "snapshotters", name, "root")
 	}
 }
 
@@ -295,14 +294,14 @@ func (t *translation) containerdPods(in tree) {
 }
 
 // containerdHandlers takes the handlers of runtime classes.
-func (t *translation) containerdHandlers(in, platforms tree) {
+func (t *translation) containerdHandlers(cfg, in, platforms tree) {
 	runtimes := in.sub("runtimes")
 	for _, name := range runtimes.names() {
 		t.handler(name, runtimes.sub(name))
 		if v, l := t.text(runtimes.sub(name), "snapshotter"); v != "" {
-			t.snapshotter(tree{}, v, l, "runtimes", name, "snapshotter")
+			t.snapshotter(cfg, v, l, "runtimes", name, "snapshotter")
 		} else if v, l := t.text(platforms, name, "snapshotter"); v != "" {
-			t.snapshotter(tree{}, v, l, "runtimes", name, "snapshotter")
+			t.snapshotter(cfg, v, l, "runtimes", name, "snapshotter")
 		}
 	}
 	name, l := t.text(in, "default_runtime_name")

@@ -108,18 +108,25 @@ func TestCheckFindsWhatCannotWork(t *testing.T) {
 		"pod.pause":              func(c *Config) { c.Pod.Pause = "never" },
 		"default_runtime":        func(c *Config) { c.DefaultRuntime = "kata" },
 		"runtimes.runc.type":     func(c *Config) { c.Runtimes["runc"] = Runtime{} },
-		"logs.max_line":          func(c *Config) { c.Logs.MaxLine = 1 },
-		"streams.socket: 108":    func(c *Config) { c.Streams.Socket = "/" + strings.Repeat("a", 107) },
-		"debug.socket: 108":      func(c *Config) { c.Debug.Socket = "/" + strings.Repeat("a", 107) },
-		"api.read_socket: 108":   func(c *Config) { c.API.ReadSocket = "/" + strings.Repeat("a", 107) },
-		"api.read_group":         func(c *Config) { c.API.ReadGroup = "adm" },
-		"streams.socket: \"a":    func(c *Config) { c.Streams.Socket = "a" },
-		"streams.address: \"a":   func(c *Config) { c.Streams.Address = "a" },
-		"open to other hosts":    func(c *Config) { c.Streams.Address = "10.0.0.5:1" },
-		"can connect to":         func(c *Config) { c.Streams.Address = "0.0.0.0:1" },
-		"image.preload_dir":      func(c *Config) { c.Image.PreloadDir = "x" },
-		"image.policy_file":      func(c *Config) { c.Image.PolicyFile = "x" },
-		"image.policy_failure":   func(c *Config) { c.Image.PolicyFailure = "ajar" },
+		"snapshotters.a.address": func(c *Config) { c.Snapshotters = map[string]Snapshotter{"a": {Address: "x"}} },
+		"is built in": func(c *Config) {
+			c.Snapshotters = map[string]Snapshotter{"overlayfs": {Address: "/x"}}
+		},
+		"its own snapshotters": func(c *Config) {
+			c.Containerd.Address, c.Snapshotters = "/c", map[string]Snapshotter{"a": {Address: "/x"}}
+		},
+		"logs.max_line":        func(c *Config) { c.Logs.MaxLine = 1 },
+		"streams.socket: 108":  func(c *Config) { c.Streams.Socket = "/" + strings.Repeat("a", 107) },
+		"debug.socket: 108":    func(c *Config) { c.Debug.Socket = "/" + strings.Repeat("a", 107) },
+		"api.read_socket: 108": func(c *Config) { c.API.ReadSocket = "/" + strings.Repeat("a", 107) },
+		"api.read_group":       func(c *Config) { c.API.ReadGroup = "adm" },
+		"streams.socket: \"a":  func(c *Config) { c.Streams.Socket = "a" },
+		"streams.address: \"a": func(c *Config) { c.Streams.Address = "a" },
+		"open to other hosts":  func(c *Config) { c.Streams.Address = "10.0.0.5:1" },
+		"can connect to":       func(c *Config) { c.Streams.Address = "0.0.0.0:1" },
+		"image.preload_dir":    func(c *Config) { c.Image.PreloadDir = "x" },
+		"image.policy_file":    func(c *Config) { c.Image.PolicyFile = "x" },
+		"image.policy_failure": func(c *Config) { c.Image.PolicyFailure = "ajar" },
 		"image.pinned[3]": func(c *Config) {
 			c.Image.Pinned = []string{"app", "*/x", "sha256:" + strings.Repeat("a", 64), "Not One"}
 		},

@@ -2,10 +2,7 @@
 
 package config
 
-import (
-	"path/filepath"
-	"slices"
-)
+import "slices"
 
 // Snapshotter is one that is a program of its own, and serves containerd's API of snapshots: a proxy
 // plug-in, as containerd calls it.
@@ -24,12 +21,11 @@ func (s Snapshotter) check(prefix, name string, c *Config, bad func(key, format 
 		bad(prefix+"address", "%s is built in; choose another name", name)
 	case c.Containerd.Address != "":
 		bad(prefix+"address", "the containerd at %s has its own snapshotters; add this one to its proxy_plugins instead", c.Containerd.Address)
-	case !filepath.IsAbs(s.Address):
-		bad(prefix+"address", "%q is not the absolute path of a socket", s.Address)
 	case len(s.Address) > maxSocket:
 		bad(prefix+"address", "%d bytes are too many for the path of a socket; the maximum is %d", len(s.Address), maxSocket)
 	}
-	if s.Root != "" && !filepath.IsAbs(s.Root) {
-		bad(prefix+"root", "%q is not an absolute path", s.Root)
+	setPath{prefix + "address", s.Address, inURL}.check(bad)
+	if s.Root != "" {
+		setPath{prefix + "root", s.Root, ""}.check(bad)
 	}
 }

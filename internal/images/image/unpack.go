@@ -3,6 +3,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,6 +27,7 @@ func (s *Service) Unpack(ctx context.Context, id, snapshotter string) error {
 }
 
 func (s *Service) unpack(ctx context.Context, i Image, snapshotter string) error {
+	snapshotter = cmp.Or(snapshotter, s.Snapshotter())
 	_, err := s.unpacks.join(ctx, unpackKey{i.ChainID, snapshotter}, "", func(ctx context.Context, _ context.CancelCauseFunc) (struct{}, error) {
 		timeout := fmt.Errorf("it took more than %s", s.cfg.UnpackTimeout)
 		ctx, cancel := context.WithTimeoutCause(ctx, s.cfg.UnpackTimeout, timeout)
