@@ -318,8 +318,8 @@ func (s *imageStore) Fetched(context.Context, []image.Blob) (map[string]int64, e
 	return nil, nil
 }
 func (s *imageStore) CopyOut(context.Context, image.Root, map[string]string) error { return nil }
-func (s *imageStore) Usage(context.Context) (image.Usage, error)               { return image.Usage{}, nil }
-func (s *imageStore) Contents(context.Context) (image.Contents, error)         { return image.Contents{}, nil }
-func (s *imageStore) Snapshotter() string                                      { return "fake" }
-func (s *imageStore) DropKept(context.Context) error                           { return nil }
-func (*imageStore) Registry(string) image.Registry                             { return nil }
+func (s *imageStore) Usage(context.Context) (image.Usage, error)                   { return image.Usage{}, nil }
+func (s *imageStore) Contents(context.Context) (image.Contents, error)             { return image.Contents{}, nil }
+func (s *imageStore) Snapshotter() string                                          { return "fake" }
+func (s *imageStore) DropKept(context.Context) error                               { return nil }
+func (*imageStore) Registry(string) image.Registry                                 { return nil }

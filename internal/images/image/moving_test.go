@@ -209,7 +209,7 @@ func TestAnImageIsUnpackedFromWhicheverOfItsManifestsCanBe(t *testing.T) {
 	try(t, s.Refresh(t.Context()))
 	try(t, s.Unpack(t.Context(), imageID, "fake"))
 	f.packed["chain-"+imageID] = true
-	if _, _, err := s.Files(t.Context(), Root{ChainID: "chain-"+imageID}); err != nil {
+	if _, _, err := s.Files(t.Context(), Root{ChainID: "chain-" + imageID}); err != nil {
 		t.Error(err)
 	}
 }

@@ -541,7 +541,7 @@ func TestAPullNamesWhatCanBeUsed(t *testing.T) {
 	} {
 		ctx, done, err := i.lease(t.Context(), "")
 		try(t, err)
-		p := pulling{Puller: i.Puller, Sink: unseen{}, attempt: attempt{at: at}, ref: ref}
+		p := pulling{Puller: i.Puller, Sink: unseen{}, attempt: attempt{at: at}, ref: ref, snapshotter: "native"}
 		_, err = p.fetch(ctx)
 		try(t, err)
 		if names, _ := has(t, i); len(names) > 0 {

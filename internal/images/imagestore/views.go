@@ -21,8 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/base/connection"
-	"berth/internal/images/image"
 	"berth/internal/images/durable"
+	"berth/internal/images/image"
 )
 
 // views are the views of images that berth has made for itself.

@@ -29,8 +29,7 @@ type Image struct {
 
 	Images   Images
 	Profiles Profiles
-	// Handlers has the snapshotter of each runtime handler that is configured; "" for that of most
-	// images.
+	// Handlers has the snapshotter of each runtime handler; "" for that of most images.
 	Handlers map[string]string
 }
 
