@@ -30,6 +30,7 @@ type Lazy struct {
 	mu    sync.Mutex
 	has   map[string]func(root string) error // by the digests of the layers
 	asked []map[string]string                // the labels of each layer that was prepared
+	hangs chan chan struct{}                 // gets each commit that hangs, which goes on once it is closed; nil: none does
 }
 
 // NewLazy makes one that is not serving yet, and is stopped after the test.
@@ -82,6 +83,28 @@ func (l *Lazy) Asked() []map[string]string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.asked
+}
+
+// Hang has each commit hang. It is sent to the returned channel as it begins, and ends once the test
+// closes it.
+func (l *Lazy) Hang() <-chan chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.hangs = make(chan chan struct{})
+	return l.hangs
+}
+
+// Commit implements [snapshots.Snapshotter].
+func (l *Lazy) Commit(ctx context.Context, name, key string, opts ...snapshots.Opt) error {
+	l.mu.Lock()
+	hangs := l.hangs
+	l.mu.Unlock()
+	if hangs != nil {
+		held := make(chan struct{})
+		hangs <- held
+		<-held
+	}
+	return l.Snapshotter.Commit(ctx, name, key, opts...)
 }
 
 // Prepare implements [snapshots.Snapshotter].

@@ -21,6 +21,7 @@ import (
 
 	"github.com/containerd/containerd/api/types/runc/options"
 	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
@@ -29,6 +30,7 @@ import (
 	"github.com/containerd/log"
 	"go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/anypb"
 )
 
 func k8s(t testing.TB) context.Context {
@@ -471,4 +473,29 @@ func rootfs(t *testing.T) string {
 		}
 	}
 	return dir
+}
+
+// containerd asks the snapshotter to commit within a transaction. A snapshotter of another program
+// that hung there kept containers of all pods from being made and deleted. PROPERTIES 3.
+func TestASnapshotterThatHangsHoldsUpNothingElse(t *testing.T) {
+	lazy := embedtest.NewLazy(t)
+	lazy.Serve(t)
+	cfg := embedtest.Config(t)
+	cfg.Proxies = map[string]embed.Proxy{"lazy": {Address: lazy.Address}}
+	c := embedtest.Start(t, cfg).Client()
+	sn := c.SnapshotService("lazy")
+	if _, err := sn.Prepare(k8s(t), "writable", ""); err != nil {
+		t.Fatal(err)
+	}
+	hangs, committed := lazy.Hang(), make(chan error, 1)
+	go func() { committed <- sn.Commit(k8s(t), "layer", "writable") }()
+	held := <-hangs
+	defer close(held)
+	_, err := c.ContainerService().Create(k8s(t), containers.Container{ID: "other", Runtime: containers.RuntimeInfo{Name: "x"}, Spec: &anypb.Any{}})
+	if err != nil {
+		t.Error(err)
+	}
+	if err := <-committed; !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), lazy.Address) {
+		t.Error(err)
+	}
 }

@@ -4,6 +4,8 @@ package embed
 
 import (
 	"context"
+	"path"
+	"slices"
 	"time"
 
 	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
@@ -26,9 +28,14 @@ type Proxy struct {
 	Root    string // the directory of its layers; "" if that is not known
 }
 
-// proxyTimeout bounds a call to a snapshotter of another program. containerd bounds none, and its
-// garbage collection, which waits for the removal of layers, would stand still for ever.
-const proxyTimeout = 5 * time.Minute
+const (
+	// proxyTimeout bounds a call to a snapshotter of another program. containerd bounds none, and
+	// its garbage collection, which waits for the removal of layers, would stand still for ever.
+	proxyTimeout = 5 * time.Minute
+	// lockedTimeout bounds the two calls that containerd makes within a transaction: no other pod's
+	// container can be made or deleted meanwhile. Each changes a record alone.
+	lockedTimeout = 5 * time.Second
+)
 
 // registration returns the part that calls the snapshotter. It is not in containerd's registry,
 // which is one for the process and cannot forget. The start does not wait for the snapshotter: while
@@ -59,7 +66,11 @@ func (p Proxy) registration(name string) plugin.Registration {
 
 // call makes a call with a deadline.
 func (p Proxy) call(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	ctx, cancel := context.WithTimeout(ctx, proxyTimeout)
+	timeout := proxyTimeout
+	if slices.Contains([]string{"Commit", "Update"}, path.Base(method)) {
+		timeout = lockedTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	return p.named(call(ctx, method, req, reply, conn, opts...))
 }
