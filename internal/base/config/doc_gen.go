@@ -18,9 +18,7 @@ import (
 func WriteDefault(w io.Writer) error { return Default().Write(w) }
 
 // Write writes c as TOML, every setting with a comment that explains it.
-func (c Config) Write(w io.Writer) error {
-	return c.write(w, func(string) string { return "" })
-}
+func (c Config) Write(w io.Writer) error { return c.write(w, func(string) string { return "" }) }
 
 // write is Write. origin returns where a setting was set, or "".
 func (c Config) write(w io.Writer, origin func(key string) string) error {

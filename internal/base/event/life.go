@@ -132,9 +132,7 @@ type TaskRetried struct {
 	Err string `json:"err"`
 }
 
-func (e TaskRetried) line() Line {
-	return warn(Berth, "task not made, it is tried again", e.Err)
-}
+func (e TaskRetried) line() Line { return warn(Berth, "task not made, it is tried again", e.Err) }
 
 // ShimRestarted reports that the shim of a pod had died, and was started for a container.
 type ShimRestarted struct{}
@@ -185,9 +183,7 @@ type RemovalRequested struct {
 	By Client `json:"by,omitzero"`
 }
 
-func (e RemovalRequested) line() Line {
-	return info(Call, "removal requested", e.By.attrs()...)
-}
+func (e RemovalRequested) line() Line { return info(Call, "removal requested", e.By.attrs()...) }
 
 // StopSignalLost reports that a stop goes on to SIGKILL at once.
 type StopSignalLost struct {

@@ -98,9 +98,7 @@ type TaskUnclear struct {
 	Err string `json:"err,omitempty"`
 }
 
-func (e TaskUnclear) line() Line {
-	return warn(Containerd, "state of the task not clear", e.Err)
-}
+func (e TaskUnclear) line() Line { return warn(Containerd, "state of the task not clear", e.Err) }
 
 // StartNotRecorded reports that a start that succeeded is recorded later.
 type StartNotRecorded struct {

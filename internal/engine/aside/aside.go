@@ -138,9 +138,7 @@ func (a *Tasks) Use(load, cleanUp func(ctx context.Context, t *Task) error) {
 // Adopt begins to give containerd the tasks of the shims that run, side by side and in the
 // background. Call it once, after the work that must not wait for it. Until then, SetAside does so
 // for each requested task.
-func (a *Tasks) Adopt() {
-	a.run(func() { a.adopt(a.life) })
-}
+func (a *Tasks) Adopt() { a.run(func() { a.adopt(a.life) }) }
 
 func (a *Tasks) get(id string) *Task {
 	a.mu.Lock()

@@ -5,7 +5,7 @@ package shims
 import (
 	"cmp"
 	"crypto/rand"
-	"encoding/hex"
+	"strings"
 
 	"berth/internal/host/pidfd"
 )
@@ -221,9 +221,5 @@ func (gs *groups) drop(pod string) {
 // groupPrefix begins the IDs of groups, which no ID of a pod has.
 const groupPrefix = "group-"
 
-// newGroup is an ID that no group has had.
-func newGroup() string {
-	b := make([]byte, 16)
-	_, _ = rand.Read(b) // it never fails
-	return groupPrefix + hex.EncodeToString(b)
-}
+// newGroup returns an ID that no group has had.
+func newGroup() string { return groupPrefix + strings.ToLower(rand.Text()) }

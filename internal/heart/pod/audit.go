@@ -132,9 +132,7 @@ func (a *auditor) relistAwaited() {
 }
 
 // relistSoon asks for a comparison before long.
-func (a *auditor) relistSoon() {
-	a.soon.Up()
-}
+func (a *auditor) relistSoon() { a.soon.Up() }
 
 // audit compares once. The kernel goes first, for all units, and answers at once; containerd is
 // asked aside, about each unit by itself. Findings are reported like the facts of any other

@@ -38,14 +38,6 @@ type Config struct {
 	AttemptTimeout time.Duration
 	BackoffMin     time.Duration // 1 s
 	BackoffMax     time.Duration // 5 min
-	// SettleRetry is the longest wait between two attempts to settle; 1 s.
-	SettleRetry time.Duration
-	// MeasureTimeout bounds the wait for an exit code once the process is known to have ended; 1.5 s.
-	MeasureTimeout time.Duration
-	// DrainTimeout bounds the wait for the log before an exit becomes visible; 250 ms.
-	DrainTimeout time.Duration
-	// LeftoverTimeout bounds the wait for processes that outlive init in a shared PID namespace; 1 s.
-	LeftoverTimeout time.Duration
 	// CreateTimeout bounds RunPodSandbox, CreateContainer and StartContainer, even if the caller
 	// has gone; 4 min.
 	CreateTimeout time.Duration
@@ -72,10 +64,6 @@ func (cfg *Config) defaults() {
 		{&cfg.AttemptTimeout, 10 * time.Second},
 		{&cfg.BackoffMin, time.Second},
 		{&cfg.BackoffMax, 5 * time.Minute},
-		{&cfg.SettleRetry, time.Second},
-		{&cfg.MeasureTimeout, 1500 * time.Millisecond},
-		{&cfg.DrainTimeout, 250 * time.Millisecond},
-		{&cfg.LeftoverTimeout, time.Second},
 		{&cfg.CreateTimeout, 4 * time.Minute},
 		{&cfg.UndoTimeout, 10 * time.Second},
 		{&cfg.StartGrace, 2 * time.Second},

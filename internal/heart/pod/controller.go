@@ -334,7 +334,7 @@ func (c *Controller) attempt(ctx context.Context, a lane.Attempt[LaneKey, Step])
 		c.obs.Note(a.Key.ID, event.AttemptFailed{Step: string(a.Item), Attempt: a.N, Err: err.Error()})
 	}
 	if a.Item == StepSettle {
-		return lane.RetryWithin(err, c.cfg.SettleRetry)
+		return lane.RetryWithin(err, settleRetry)
 	}
 	return lane.Retry(err)
 }

@@ -15,10 +15,7 @@ import (
 )
 
 // givenUp ends the remains of starts that were given up, before their ends are settled.
-type givenUp struct {
-	measureTimeout time.Duration
-	processes      *processes
-}
+type givenUp struct{ processes *processes }
 
 // end ends the remains of a start that was given up, because the answer to a start can be lost: the
 // container must not be EXITED while its program may run. Facts about its end are evidence from
@@ -75,7 +72,7 @@ func (g *givenUp) endAs(ctx context.Context, u *unit, process observedProcess) (
 		if u.now().TakingBack {
 			return ended, nil // berth has killed it, before it ran
 		}
-		ctx, cancel := context.WithTimeout(ctx, g.measureTimeout)
+		ctx, cancel := context.WithTimeout(ctx, measureTimeout)
 		defer cancel()
 		ended, err = g.askShim(ctx, u)
 		if absent(err) != nil && u.evidence.endedAlone() {

@@ -24,6 +24,4 @@ func restoredGroup(cgroups Cgroups, u *unit) string {
 
 // ownsGroup reports whether the group above that of u belongs to its pod alone, as the kubelet
 // makes it.
-func (u *unit) ownsGroup() bool {
-	return u.pod.sandbox.Config.GetLinux().GetCgroupParent() != ""
-}
+func (u *unit) ownsGroup() bool { return u.pod.sandbox.Config.GetLinux().GetCgroupParent() != "" }

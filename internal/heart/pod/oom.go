@@ -20,9 +20,7 @@ import (
 type oomReader struct {
 	kernel  Kernel
 	cgroups Cgroups
-	// contestTimeout bounds the wait for a signal of berth's own that is on its way.
-	contestTimeout time.Duration
-	obs            Observer
+	obs     Observer
 }
 
 // arm asks the kernel to notify of OOM kills in the group of u from now on, and reads the counter
@@ -168,7 +166,7 @@ func (o *oomReader) judge(ctx context.Context, u *unit, known exit.Fact) exit.Fa
 		return known
 	}
 	if sent := u.evidence.contested(); sent != nil {
-		ctx, cancel := context.WithTimeout(ctx, o.contestTimeout)
+		ctx, cancel := context.WithTimeout(ctx, measureTimeout)
 		select {
 		case <-sent:
 		case <-ctx.Done():

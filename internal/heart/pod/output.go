@@ -5,7 +5,6 @@ package pod
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -23,7 +22,6 @@ type output struct {
 	kernel  Kernel
 	ops     *operations
 	maxLine int
-	drain   time.Duration
 	obs     Observer
 }
 
@@ -109,12 +107,12 @@ func (o *output) release(ctx context.Context, u *unit) error {
 	if s == nil {
 		return o.remove(u)
 	}
-	wait, cancel := context.WithTimeout(ctx, o.drain)
+	wait, cancel := context.WithTimeout(ctx, logTimeout)
 	defer cancel()
 	select {
 	case <-s.Drained():
 	case <-wait.Done(): // a process holds the output open, or the log cannot be written
-		flush, cancel := context.WithTimeout(ctx, o.drain)
+		flush, cancel := context.WithTimeout(ctx, logTimeout)
 		defer cancel()
 		if err := s.Flush(flush); err != nil {
 			if !u.now().Removing { // the pump goes on, and so does the lane

@@ -281,12 +281,12 @@ func (p *processes) waitGone(ctx context.Context, u *unit) error {
 
 // endLeftovers kills processes that outlived the init process of u. In a PID namespace of its own
 // the kernel did that already; in a shared one the rest of the cgroup lives on.
-func (p *processes) endLeftovers(ctx context.Context, u *unit, timeout time.Duration) {
+func (p *processes) endLeftovers(ctx context.Context, u *unit) {
 	dir := u.process().Cgroup
 	if !u.sharesPIDs() || dir == "" {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, leftoverTimeout)
 	defer cancel()
 	if err := p.cgroups.KillAll(ctx, dir); err != nil {
 		p.obs.Note(u.id, event.LeftoversRemain{Err: err.Error()})

@@ -5,6 +5,7 @@ package pod
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -15,9 +16,19 @@ import (
 	"berth/internal/heart/state"
 )
 
+const (
+	// settleRetry is the longest wait between two attempts to settle.
+	settleRetry = time.Second
+	// measureTimeout bounds the wait for an exit code once the process is known to have ended.
+	measureTimeout = 1500 * time.Millisecond
+	// logTimeout bounds the wait for the log before an exit becomes visible.
+	logTimeout = 250 * time.Millisecond
+	// leftoverTimeout bounds the wait for processes that outlive init in a shared PID namespace.
+	leftoverTimeout = time.Second
+)
+
 // settler turns facts into durable, visible state.
 type settler struct {
-	cfg       Config
 	processes *processes
 	ooms      *oomReader
 	givenUp   *givenUp
@@ -58,7 +69,7 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 		known.At = u.evidence.noticedAt() // the best known instant
 	}
 	if u.sharesPIDs() {
-		s.processes.endLeftovers(ctx, u, s.cfg.LeftoverTimeout)
+		s.processes.endLeftovers(ctx, u)
 		drained = s.drain(ctx, u)
 	}
 	if latest, _ := u.evidence.known(); latest.Rank() > known.Rank() {
@@ -188,7 +199,7 @@ func sure(u *unit, known exit.Fact) bool {
 // contested is taken once the shim, which has reaped the process, has told its own. It returns the
 // facts known then, measured or not.
 func (s *settler) measure(ctx context.Context, u *unit) exit.Fact {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.MeasureTimeout)
+	ctx, cancel := context.WithTimeout(ctx, measureTimeout)
 	defer cancel()
 	type answer struct {
 		st  TaskState
@@ -229,7 +240,7 @@ func (s *settler) drain(ctx context.Context, u *unit) (wait func()) {
 		return nil
 	}
 	drained := make(chan error, 1)
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.DrainTimeout)
+	ctx, cancel := context.WithTimeout(ctx, logTimeout)
 	go func() {
 		defer cancel()
 		drained <- stdio.Drain(ctx)

@@ -93,7 +93,8 @@ func (u *unit) init(st state.Status) {
 	u.task = make(gate, 1)
 	u.evidence.init(st.Exit, u.clock)
 	u.underway.start.at = recorded(&st, false)
-	u.live.proc, u.live.selinux = st.Process, st.SELinuxLabel
+	u.setProcess(st.Process)
+	u.setLabel(st.SELinuxLabel)
 	if st.Stopping || st.Removing {
 		u.hurried.Happen()
 	}
@@ -184,12 +185,7 @@ func (u *unit) keepStart() error {
 func (u *unit) setReleaseError(err error) { u.released.Store(&err) }
 
 // releaseError returns why the last attempt to release did not give back everything; nil if it did.
-func (u *unit) releaseError() error {
-	if err := u.released.Load(); err != nil {
-		return *err
-	}
-	return nil
-}
+func (u *unit) releaseError() error { return valueOf(&u.released) }
 
 // stopping returns a channel that is closed while a stop or the removal of u is in flight.
 func (u *unit) stopping() <-chan struct{} {

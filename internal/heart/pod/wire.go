@@ -75,9 +75,9 @@ func New(cfg Config, p Ports) *Controller {
 	work := newOperations(cfg.CreateTimeout, p.Ops)
 	names := newInflight(work, cfg.NewID)
 	lanes := newLanes(cfg, inTurn(p.Turn, c.attempt), func() { c.auditor.relistAwaited() }, p.LaneObserver)
-	oomReader := &oomReader{p.Kernel, p.Cgroups, cfg.MeasureTimeout, p.Observer}
+	oomReader := &oomReader{p.Kernel, p.Cgroups, p.Observer}
 	processes := &processes{p.Kernel, p.Cgroups, oomReader, p.Observer}
-	output := &output{p.Stdios, p.Files, p.Kernel, work, cfg.MaxLogLine, cfg.DrainTimeout, p.Observer}
+	output := &output{p.Stdios, p.Files, p.Kernel, work, cfg.MaxLogLine, p.Observer}
 	userns := &userNamespaces{p.NetNS, p.UserNamespaces}
 	volumes := &imageVolumes{p.Runtime, p.Images, p.Files, p.Labels}
 	pauses := &pauses{
@@ -127,10 +127,9 @@ func New(cfg Config, p Ports) *Controller {
 		units: map[string]*unit{},
 	}
 	settler := &settler{
-		cfg:       cfg,
 		processes: processes,
 		ooms:      oomReader,
-		givenUp:   &givenUp{cfg.MeasureTimeout, processes},
+		givenUp:   &givenUp{processes},
 		shims:     p.Runtime,
 		lanes:     lanes,
 		pacer:     pacer,

@@ -52,14 +52,10 @@ func SandboxStatus(id string, s Status) Change {
 }
 
 // DeleteContainer deletes a container's record, damaged or not. An absent one is a success.
-func DeleteContainer(id string) Change {
-	return Change{kind: KindContainer, id: id, remove: true}
-}
+func DeleteContainer(id string) Change { return Change{kind: KindContainer, id: id, remove: true} }
 
 // DeleteSandbox deletes a sandbox's record, damaged or not. An absent one is a success.
-func DeleteSandbox(id string) Change {
-	return Change{kind: KindSandbox, id: id, remove: true}
-}
+func DeleteSandbox(id string) Change { return Change{kind: KindSandbox, id: id, remove: true} }
 
 // write is a Change as it goes into the database.
 type write struct {

@@ -33,9 +33,7 @@ type Limits struct {
 }
 
 // MarshalJSON writes the fields by their names, so that a record can be read without this source.
-func (l Limits) MarshalJSON() ([]byte, error) {
-	return protojson.Marshal(l.Linux)
-}
+func (l Limits) MarshalJSON() ([]byte, error) { return protojson.Marshal(l.Linux) }
 
 // UnmarshalJSON reads the fields by their names. It passes over a field that this berth does not
 // know, which a newer one wrote: the container has it all the same.

@@ -88,9 +88,7 @@ func Procs(dir string) ([]int, error) {
 
 // absent reports whether err means that the group is gone: ErrNotExist before its file was opened,
 // or ENODEV afterwards.
-func absent(err error) bool {
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
-}
+func absent(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) }
 
 // tree lists the group and all groups below it, each after its parent. It is empty for an absent
 // group. A group that cannot be looked into is an error: there may be processes below.

@@ -219,6 +219,4 @@ func (l *Log) leave() {
 	l.closeFilesLocked()
 }
 
-func (l *Log) isClosed() bool {
-	return retry.Closed(l.closing)
-}
+func (l *Log) isClosed() bool { return retry.Closed(l.closing) }

@@ -128,9 +128,7 @@ func (t *Tee) endLocked() {
 	t.wakeLocked()
 }
 
-func (t *Tee) wakeLocked() {
-	t.wake.Up()
-}
+func (t *Tee) wakeLocked() { t.wake.Up() }
 
 // copied gives the tees the output that a stream added to its spool last. If the spool cannot be
 // read, the tees lose that output; the log reports the reason.

@@ -186,9 +186,7 @@ func additionalGroups(in Container, u passwdEntry) ([]uint32, error) {
 	return list, nil
 }
 
-func isNumber(s string) bool {
-	return s != "" && strings.Trim(s, "0123456789") == ""
-}
+func isNumber(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
 
 // parseID parses an ID that fits both the kernel's type and an int32: larger ones have ended up as
 // root before (CVE-2024-40635).
