@@ -123,7 +123,8 @@ func (p *processes) kill(u *unit, send func() error) error {
 // insist does all that can be done for the end of the process of u, if it was told to end, and if
 // that is due. Waits for that end call it every second.
 func (p *processes) insist(ctx context.Context, u *unit) {
-	if p.ended(u) {
+	// A kill that comes after the settle finds a process that is not watched any more.
+	if p.ended(u) || u.evidence.hasEnded() && p.observe(u) == processGone {
 		u.told.forget()
 		return
 	}
