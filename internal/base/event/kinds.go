@@ -24,6 +24,7 @@ var kinds = []Event{
 	StopRequested{},
 	StopSignalLost{},
 	RemovalRequested{},
+	TakesLong{},
 	TookLong{},
 	// ends.go
 	ExitReported{},

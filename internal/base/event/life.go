@@ -192,6 +192,25 @@ type StopSignalLost struct {
 
 func (e StopSignalLost) line() Line { return warn(Berth, "stop signal not delivered, killing", e.Err) }
 
+// TakesLong reports that a wait, or a call of another program, goes on for long. Its end is a
+// [TookLong].
+type TakesLong struct {
+	What  string        `json:"what"`
+	Image string        `json:"image,omitempty"` // if it is for an image
+	By    Client        `json:"by,omitzero"`
+	For   time.Duration `json:"for"`
+}
+
+func (e TakesLong) line() Line {
+	attrs := []slog.Attr{slog.String("what", e.What), slog.Duration("for", e.For.Round(time.Millisecond))}
+	if e.Image != "" {
+		attrs = append(attrs, slog.String("image", e.Image))
+	}
+	l := info(Berth, "takes long", e.By.attrs(attrs...)...)
+	l.Level = slog.LevelDebug // the log has the end
+	return l
+}
+
 // TookLong reports the end of a wait, or of a call of another program, that took more than a
 // second.
 type TookLong struct {

@@ -96,7 +96,8 @@ func (o Operation) Age() time.Duration { return time.Since(o.Since) }
 // Op is an operation that has begun. A nil Op is one that is not listed.
 type Op struct {
 	list *List
-	now  Operation // guarded by list.mu
+	now  Operation   // guarded by list.mu
+	note *time.Timer // nil if its beginning is not noted
 }
 
 // most is how many operations are listed.
@@ -105,6 +106,10 @@ const most = 8192
 // long is how long an operation takes before the history has it, and a call that only reads before
 // it is listed.
 const long = time.Second
+
+// noteAfter is how long a wait goes on before the history has its beginning, too. Of what is under
+// way when the machine dies there is no end to note.
+const noteAfter = 10 * time.Second
 
 // Config has the connections of a list. Each may be nil.
 type Config struct {
@@ -188,6 +193,9 @@ func (l *List) begin(ctx context.Context, of *Op, w Work) (context.Context, *Op)
 	} else {
 		l.left++
 	}
+	if op.now.noted() {
+		op.note = time.AfterFunc(noteAfter, op.takesLong)
+	}
 	return context.WithValue(ctx, opKey{}, op), op
 }
 
@@ -233,6 +241,9 @@ func (o *Op) End() {
 	if o == nil {
 		return
 	}
+	if o.note != nil {
+		o.note.Stop()
+	}
 	l := o.list
 	l.mu.Lock()
 	if _, listed := l.byNo[o.now.Number]; listed {
@@ -257,7 +268,17 @@ func (o *Op) End() {
 	})
 }
 
-// noted reports whether the end of an operation that took long is noted. Of calls and steps the
+// takesLong notes that the operation is still under way.
+func (o *Op) takesLong() {
+	o.list.mu.Lock()
+	now, cfg := o.now, o.list.cfg
+	o.list.mu.Unlock()
+	if cfg.Note != nil {
+		cfg.Note(now.Of.ID, event.TakesLong{What: now.phrase(), Image: now.Of.Image, By: now.By, For: noteAfter})
+	}
+}
+
+// noted reports whether an operation that takes long is noted, and its end. Of calls and steps the
 // history has events of their own, and of an exec the access log.
 func (o Operation) noted() bool {
 	return slices.Contains([]Kind{Plugin, Containerd, Shim, Registry, Disk, Wait}, o.Kind)

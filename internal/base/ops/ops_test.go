@@ -41,6 +41,33 @@ func TestTheWordsOfWhatIsUnderWay(t *testing.T) {
 		{"a call without parts", func(l *List) {
 			l.Begin(context.Background(), Work{Kind: Import, Of: Object{Image: "/a.tar"}})
 		}, "/a.tar is being imported, for 3 s."},
+		{"an import of a large archive", func(l *List) {
+			ctx, _ := l.Begin(kubelet, Work{Kind: Import, Of: Object{Image: "/a.tar"}})
+			Begin(ctx, Work{Kind: Wait, What: "the layer sha256:1 to be unpacked"})
+		}, "/a.tar is being imported: it waits for the layer sha256:1 to be unpacked, for 3 s, asked for by kubelet[812]."},
+		{"a pull whose layer is large", func(l *List) {
+			ctx, _ := l.Begin(kubelet, Work{Kind: Pull, Of: Object{Image: "app:v1", ID: web.ID, Names: web.Names}})
+			Begin(ctx, Work{Kind: Wait, What: "the rest of sha256:2 from registry.example"})
+			Begin(ctx, Work{Kind: Wait, What: "the layer sha256:1 to be unpacked"})
+		}, "default/web waits for the image app:v1, which is being pulled: it waits for the rest of sha256:2 from registry.example, for 3 s, " +
+			"and it waits for the layer sha256:1 to be unpacked, for 3 s, asked for by kubelet[812]."},
+		{"a checkpoint", func(l *List) {
+			ctx, _ := l.Begin(kubelet, Work{Kind: Checkpoint, Of: app})
+			Begin(ctx, Work{Kind: Shim, What: "the shim (Checkpoint)", Until: time.Now().Add(time.Minute)})
+		}, "It is being checkpointed: the shim (Checkpoint) has not answered for 3 s, asked for by kubelet[812]; it is given up in 57 s."},
+		{"a removal on a full disk", func(l *List) {
+			ctx, _ := l.Begin(kubelet, Work{Kind: Remove, Of: app})
+			Begin(ctx, Work{Kind: Disk, What: "the disk of the records"})
+			l.Connect(Config{Steps: func() []Operation {
+				return []Operation{{
+					Work:  Work{Kind: Step, What: "release", Of: app, Until: time.Now().Add(4 * time.Second)},
+					Since: time.Now().Add(-time.Minute),
+					Tries: 7,
+					Err:   "write berth.journal: no space left on device",
+				}}
+			}})
+		}, "It waits for the next attempt of the step release, for 1 min; attempt 7 has failed: write berth.journal: no space left on device; " +
+			"the next attempt in 4 s. It is being removed: the disk of the records has not answered for 3 s, asked for by kubelet[812]."},
 		{"a step that has failed", func(l *List) {
 			l.Connect(Config{Steps: func() []Operation {
 				return []Operation{{
@@ -132,22 +159,28 @@ func TestTheListIsBounded(t *testing.T) {
 	}
 }
 
-// A wait of more than a second is in the history once it has ended. A call has events of its own.
+// A wait of more than a second is in the history once it has ended, and one of more than ten also
+// before: of what hung when the machine died, nothing was. A call has events of its own.
 func TestALongWaitIsNoted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var noted []string
 		l := &List{}
 		l.Connect(Config{Note: func(id string, e event.Event) {
-			noted = append(noted, id+" "+e.(event.TookLong).What)
+			line := event.Entry{Event: e}.Line()
+			noted = append(noted, id+" "+line.Message+" "+line.Attrs[0].Value.String())
 		}})
 		ctx, call := l.Begin(kubelet, Work{Kind: Run, Of: web})
-		for _, took := range []time.Duration{time.Second / 2, 2 * time.Second} {
+		for _, took := range []time.Duration{time.Second / 2, 2 * time.Second, 12 * time.Second} {
 			_, part := Begin(ctx, Work{Kind: Plugin, What: "the CNI plug-in bridge (ADD) " + took.String()})
 			time.Sleep(took)
 			part.End()
 		}
 		call.End()
-		if want := []string{"s1 the CNI plug-in bridge (ADD) 2s"}; !slices.Equal(noted, want) {
+		if want := []string{
+			"s1 took long the CNI plug-in bridge (ADD) 2s",
+			"s1 takes long the CNI plug-in bridge (ADD) 12s",
+			"s1 took long the CNI plug-in bridge (ADD) 12s",
+		}; !slices.Equal(noted, want) {
 			t.Errorf("noted %q, want %q", noted, want)
 		}
 	})
