@@ -41,6 +41,11 @@ const always = math.MaxInt
 // effect runs with the world locked.
 func (w *World) do(ctx context.Context, l *Life, op, id string, effect func() error) error {
 	w.turns.take(op + " " + id)
+	return w.pass(ctx, l, op, id, effect)
+}
+
+// pass is do for an effect that has had its turn.
+func (w *World) pass(ctx context.Context, l *Life, op, id string, effect func() error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if l.Dead() {
