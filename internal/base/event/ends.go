@@ -95,7 +95,7 @@ type ExitReported struct {
 	Exit
 }
 
-func (e ExitReported) line() Line { return info(e.actor(), "exit reported", e.attrs()...) }
+func (e ExitReported) line() Line { return step(e.actor(), "exit reported", e.attrs()...) }
 
 // ExitDoubted reports an end that a witness reported and that does not count, because the kernel
 // does not confirm it.

@@ -46,6 +46,12 @@ func info(by Actor, message string, attrs ...slog.Attr) Line {
 	return Line{Level: slog.LevelInfo, Actor: by, Message: message, Attrs: attrs}
 }
 
+// step is the line of an event on the way from one state to the next. The history has all of them,
+// and the log the states: a node has thousands of each a day.
+func step(by Actor, message string, attrs ...slog.Attr) Line {
+	return Line{Level: slog.LevelDebug, Actor: by, Message: message, Attrs: attrs}
+}
+
 // warn is the line of an event that a person may have to look into. why is the text of an error, or
 // "".
 func warn(by Actor, message, why string, attrs ...slog.Attr) Line {

@@ -59,7 +59,7 @@ type ContainerCreated struct {
 }
 
 func (e ContainerCreated) line() Line {
-	return info(Call, "container CREATED", e.By.attrs(e.attr(), slog.Duration("took", e.Took))...)
+	return step(Call, "container CREATED", e.By.attrs(e.attr(), slog.Duration("took", e.Took))...)
 }
 
 // ContainerNotMade reports that the creation of a container failed. It is undone.
@@ -183,7 +183,7 @@ type RemovalRequested struct {
 	By Client `json:"by,omitzero"`
 }
 
-func (e RemovalRequested) line() Line { return info(Call, "removal requested", e.By.attrs()...) }
+func (e RemovalRequested) line() Line { return step(Call, "removal requested", e.By.attrs()...) }
 
 // StopSignalLost reports that a stop goes on to SIGKILL at once.
 type StopSignalLost struct {
@@ -202,13 +202,16 @@ type TakesLong struct {
 }
 
 func (e TakesLong) line() Line {
-	attrs := []slog.Attr{slog.String("what", e.What), slog.Duration("for", e.For.Round(time.Millisecond))}
-	if e.Image != "" {
-		attrs = append(attrs, slog.String("image", e.Image))
+	return step(Berth, "takes long", e.By.attrs(waitAttrs(e.What, "for", e.For, e.Image)...)...) // the log has the end
+}
+
+// waitAttrs describes a wait that takes long.
+func waitAttrs(what, key string, d time.Duration, image string) []slog.Attr {
+	attrs := []slog.Attr{slog.String("what", what), slog.Duration(key, d.Round(time.Millisecond))}
+	if image != "" {
+		attrs = append(attrs, slog.String("image", image))
 	}
-	l := info(Berth, "takes long", e.By.attrs(attrs...)...)
-	l.Level = slog.LevelDebug // the log has the end
-	return l
+	return attrs
 }
 
 // TookLong reports the end of a wait, or of a call of another program, that took more than a
@@ -221,11 +224,7 @@ type TookLong struct {
 }
 
 func (e TookLong) line() Line {
-	attrs := []slog.Attr{slog.String("what", e.What), slog.Duration("took", e.Took.Round(time.Millisecond))}
-	if e.Image != "" {
-		attrs = append(attrs, slog.String("image", e.Image))
-	}
-	l := info(Berth, "took long", e.By.attrs(attrs...)...)
+	l := info(Berth, "took long", e.By.attrs(waitAttrs(e.What, "took", e.Took, e.Image)...)...)
 	if e.Took < 10*time.Second {
 		l.Level = slog.LevelDebug
 	}

@@ -55,14 +55,14 @@ type Released struct {
 }
 
 func (e Released) line() Line {
-	return info(Berth, "holds released",
+	return step(Berth, "holds released",
 		slog.String("what", strings.Join(e.What, ",")), slog.String("holds", strings.Join(e.Holds, ",")))
 }
 
 // Removed reports that nothing is held any more, and that the record is deleted.
 type Removed struct{}
 
-func (Removed) line() Line { return info(Berth, "record removed") }
+func (Removed) line() Line { return step(Berth, "record removed") }
 
 // OrphanFound reports that an object of berth's has no record, and is being removed.
 type OrphanFound struct{}

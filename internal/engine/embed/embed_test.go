@@ -301,6 +301,7 @@ func TestLogIsBridgedWithLevelsAndFields(t *testing.T) {
 	embed.BridgeLog(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})), false)
 	log.L.WithError(errors.New("boom")).WithField("id", "c1").Warn("shim gone")
 	log.L.Debug("hidden")
+	log.L.Info("connecting to shim c1")
 	log.L.Info("shim disconnected") // at each end of a shim, of which berth has an event
 	embed.BridgeLog(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})), true)
 	log.L.Debug("shown")
@@ -309,6 +310,7 @@ func TestLogIsBridgedWithLevelsAndFields(t *testing.T) {
 		`level=WARN msg="shim gone" component=containerd error=boom id=c1`,
 		`level=DEBUG msg=shown`,
 		`level=DEBUG msg="shim disconnected"`,
+		`level=DEBUG msg="connecting to shim c1"`,
 		`level=ERROR msg="ends nothing"`,
 	} {
 		if !strings.Contains(out.String(), want) {

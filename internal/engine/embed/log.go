@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -47,9 +48,11 @@ type logBridge struct {
 	fatal atomic.Pointer[func(error)]
 }
 
-// routine are messages of containerd about each end of a shim, and about files that it looks for
-// and that are not there. berth has an event of its own for each end.
+// routine are the beginnings of messages of containerd about each beginning and end of a shim, and
+// about files that it looks for and that are not there. berth has events of its own for both.
 var routine = []string{
+	"connecting to shim ",
+	"cleaning up dead shim",
 	"shim disconnected",
 	"cleaning up after shim disconnected",
 	"warnings while cleaning up dead shim",
@@ -74,7 +77,7 @@ func (b *logBridge) Fire(e *log.Entry) error {
 	}
 	handler := b.logger.Load().Handler()
 	level := slogLevel(e.Level)
-	if slices.Contains(routine, e.Message) {
+	if slices.ContainsFunc(routine, func(s string) bool { return strings.HasPrefix(e.Message, s) }) {
 		level = slog.LevelDebug
 	}
 	if !handler.Enabled(ctx, level) {

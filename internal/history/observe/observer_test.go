@@ -82,13 +82,9 @@ func TestAnEventIsToldOnceEverywhere(t *testing.T) {
 	o.Note("c1", event.Released{What: []string{"task", "io"}, Holds: []string{"files"}})
 	o.Note("", event.NotCompared{Err: "containerd is away"})
 	o.Note("c1", event.Removed{})
-	want := `level=INFO msg="container CREATED" id=c1 name=web/app took=1s
-level=INFO msg="exit reported" id=c1 code=42 witness=kernel
-level=INFO msg="exit settled" id=c1 code=42 reason=Error witness=kernel
+	want := `level=INFO msg="exit settled" id=c1 code=42 reason=Error witness=kernel
 level=WARN msg="lane attempt failed" id=c1 step=release attempt=1 err="the mount is busy"
-level=INFO msg="holds released" id=c1 what=task,io holds=files
 level=WARN msg="records not compared with containerd" err="containerd is away"
-level=INFO msg="record removed" id=c1
 `
 	if got := o.log.String(); got != want {
 		t.Errorf("the log is\n%s", got)
