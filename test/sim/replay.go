@@ -138,7 +138,7 @@ func (i *incident) add(at clock.Instant, rank int, what string, do func() error)
 func newIncident(b *bundle.Bundle) *incident {
 	i := &incident{
 		bundle: b,
-		inside: b.Configuration.Containerd != "beside",
+		inside: b.Configuration.GetContainerd() != "beside",
 		exact:  b.Manifest.Exact,
 		byID:   map[string]*part{},
 	}

@@ -76,7 +76,7 @@ type Entry struct {
 // Bundle is what a file has. Its entries are in the order in which they were made.
 type Bundle struct {
 	Manifest      Manifest
-	Configuration Configuration
+	Configuration *berthv1.Settings // those without a text that a person has chosen
 	Records       []Record
 	Entries       []Entry
 
@@ -110,16 +110,11 @@ func (b *Bundle) Add(of event.Names, entry []byte) {
 	if n.At.Stamp().Before(b.Manifest.From) {
 		return
 	}
-	e, ok := allow(n.Event)
-	if !ok {
-		b.unknown++
-		return
-	}
 	if len(b.Entries) == b.max {
 		b.Entries = slices.Delete(b.Entries, 0, b.max/10)
 		b.older += b.max / 10
 	}
-	n.ID, n.Event = idOf(n.ID), e
+	n.ID, n.Event = idOf(n.ID), allow(n.Event)
 	b.Entries = append(b.Entries, Entry{namesOf(of), n})
 }
 

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	berthv1 "berth/api/berth/v1"
@@ -213,13 +214,13 @@ func TestABundleIsReadAgainAsItWas(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !reflect.DeepEqual(got.Entries, b.Entries) || !reflect.DeepEqual(got.Records, b.Records) ||
-		!reflect.DeepEqual(got.Configuration, b.Configuration) || !reflect.DeepEqual(got.Manifest, b.Manifest) {
+		!proto.Equal(got.Configuration, b.Configuration) || !reflect.DeepEqual(got.Manifest, b.Manifest) {
 		t.Errorf("got\n%+v\nwant\n%+v", got, b)
 	}
 	if got.Manifest.Entries != 1 || len(got.Manifest.Missing) != 2 {
 		t.Errorf("%+v", got.Manifest)
 	}
-	if c := got.Configuration; time.Duration(c.PullTimeout) != 90*time.Second || c.LogLevel != "info" || c.Runtimes[0].Name != "runc" {
+	if c := got.Configuration; c.GetPullTimeout() != "1m30s" || c.GetLogLevel() != "info" || c.GetRuntimes()[0].GetName() != "runc" {
 		t.Errorf("the settings are %+v", c)
 	}
 	if v := got.Verdicts(); len(v) != 1 || v[0].Code != 42 || v[0].Reason != "Error" || v[0].String() != "42 Error" {

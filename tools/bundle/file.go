@@ -38,15 +38,15 @@ func (b *Bundle) Write(w io.Writer) error {
 	out := tar.NewWriter(zip)
 	for _, f := range []struct {
 		name  string
-		write func(e *json.Encoder) error
+		write func(w io.Writer, e *json.Encoder) error
 	}{
-		{manifestFile, func(e *json.Encoder) error { e.SetIndent("", "  "); return e.Encode(b.Manifest) }},
-		{configurationFile, func(e *json.Encoder) error { e.SetIndent("", "  "); return e.Encode(b.Configuration) }},
-		{recordsFile, func(e *json.Encoder) error { return lines(e, b.Records) }},
-		{entriesFile, func(e *json.Encoder) error { return lines(e, b.Entries) }},
+		{manifestFile, func(_ io.Writer, e *json.Encoder) error { e.SetIndent("", "  "); return e.Encode(b.Manifest) }},
+		{configurationFile, func(w io.Writer, _ *json.Encoder) error { return writeSettings(w, b.Configuration) }},
+		{recordsFile, func(_ io.Writer, e *json.Encoder) error { return lines(e, b.Records) }},
+		{entriesFile, func(_ io.Writer, e *json.Encoder) error { return lines(e, b.Entries) }},
 	} {
 		var body bytes.Buffer
-		if err := f.write(json.NewEncoder(&body)); err != nil {
+		if err := f.write(&body, json.NewEncoder(&body)); err != nil {
 			return fmt.Errorf("write %s of the bundle: %w", f.name, err)
 		}
 		h := &tar.Header{
@@ -103,7 +103,7 @@ func Read(r io.Reader) (*Bundle, error) {
 				return nil, fmt.Errorf("this is not a bundle: %s has no format", manifestFile)
 			}
 		case configurationFile:
-			err = json.NewDecoder(in).Decode(&b.Configuration)
+			b.Configuration, err = readSettings(in)
 		case recordsFile:
 			err = each(in, func(line []byte) error {
 				var rec Record

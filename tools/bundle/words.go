@@ -43,13 +43,11 @@ func term[T ~string](s T) T {
 	return other
 }
 
-// theTerms does the same for several words.
-func theTerms(list []string) (known []string) {
-	for _, s := range list {
-		known = append(known, term(s))
-	}
-	return known
-}
+// hidden stands for a text that is not written.
+func hidden(string) string { return other }
+
+// omitted leaves a text out.
+func omitted(string) string { return "" }
 
 // causes are the words of errors that are written. They say enough of why something failed.
 var causes = []string{
@@ -132,14 +130,17 @@ func match(r *regexp.Regexp, s string) string {
 // idOf returns id if it has the form of the IDs that berth makes, and the word for another text if not.
 func idOf(id string) string { return match(hexID, id) }
 
+// nameOf returns a name that Kubernetes allows.
+func nameOf(s string) string { return match(dnsName, s) }
+
 // namesOf returns names that Kubernetes allows.
 func namesOf(n event.Names) event.Names {
 	return event.Names{
-		Namespace: match(dnsName, n.Namespace),
-		Pod:       match(dnsName, n.Pod),
-		UID:       match(dnsName, n.UID),
+		Namespace: nameOf(n.Namespace),
+		Pod:       nameOf(n.Pod),
+		UID:       nameOf(n.UID),
 		Sandbox:   idOf(n.Sandbox),
-		Container: match(dnsName, n.Container),
+		Container: nameOf(n.Container),
 		Attempt:   n.Attempt,
 	}
 }
