@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -146,20 +145,6 @@ func (s *Service) Details(ctx context.Context, used Usages) ([]Listed, error) {
 		})
 	}
 	return list, nil
-}
-
-// images returns all images, the one that has been here for longest first.
-func (s *Service) images() []Image {
-	s.mu.RLock()
-	all := slices.Collect(maps.Values(s.mu.index.byID))
-	s.mu.RUnlock()
-	slices.SortFunc(all, func(a, b Image) int {
-		if c := a.Created.Compare(b.Created); c != 0 {
-			return c
-		}
-		return strings.Compare(a.ID, b.ID)
-	})
-	return all
 }
 
 // Share is a part of the used disk.

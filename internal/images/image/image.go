@@ -123,6 +123,7 @@ type Config struct {
 
 // Service is the image service. Its methods may be called from any goroutine.
 type Service struct {
+	*loaded
 	*meter
 	transfers // in flight
 	backend   Backend
@@ -130,16 +131,10 @@ type Service struct {
 	dirty     chan string // names that changed
 	pulls     flights[pullKey, string]
 	unpacks   flights[unpackKey, struct{}] // by chain ID and snapshotter
-	arrivals  arrivals
-	files     *Cache[[2][]byte] // passwd and group by chain ID
+	files     *Cache[[2][]byte]            // passwd and group by chain ID
 	// reading is held while the store is read and the index changed accordingly: an older answer
 	// must not take the place of a newer one.
 	reading *semaphore.Weighted
-
-	mu struct {
-		sync.RWMutex
-		index index
-	}
 }
 
 // New makes a service without images; Refresh fills it.
@@ -153,7 +148,8 @@ func New(b Backend, cfg Config) *Service {
 	if cfg.Ops == nil {
 		cfg.Ops = &ops.List{}
 	}
-	s := &Service{
+	return &Service{
+		loaded:    newLoaded(pins{}.withNeeded(cfg.Needed).withConfigured(cfg.Pinned)),
 		transfers: transfers{list: cfg.Ops},
 
 		backend: b,
@@ -163,8 +159,6 @@ func New(b Backend, cfg Config) *Service {
 		reading: semaphore.NewWeighted(1),
 		meter:   &meter{reader: b, log: cfg.Logger, first: make(chan struct{})},
 	}
-	s.mu.index = newIndex(nil, pins{}.withNeeded(cfg.Needed).withConfigured(cfg.Pinned))
-	return s
 }
 
 // Changed says that a name was made, changed or removed. It never blocks: when more names change
@@ -229,9 +223,7 @@ func (s *Service) Refresh(ctx context.Context) error {
 		for _, st := range all {
 			s.mention(st)
 		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.mu.index = newIndex(all, s.mu.index.pins)
+		s.replace(all)
 		return nil
 	})
 }
@@ -242,16 +234,12 @@ func (s *Service) refreshName(ctx context.Context, name string) error {
 		if err != nil && !errdefs.IsNotFound(err) {
 			return fmt.Errorf("read image %s: %w", name, err)
 		}
-		if err == nil {
-			s.mention(st)
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
 		if err != nil {
-			s.mu.index.drop(name)
-		} else {
-			s.mu.index.put(st)
+			s.drop(name)
+			return nil
 		}
+		s.mention(st)
+		s.put(st)
 		return nil
 	})
 }

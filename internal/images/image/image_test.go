@@ -432,7 +432,7 @@ func TestMoreChangesThanFitAreReadAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		s := New(f, Config{Logger: slog.New(slog.DiscardHandler)})
-		s.mu.index.put(stored("r.example/gone:1", imageID))
+		s.loaded.mu.index.put(stored("r.example/gone:1", imageID))
 		for i := range 5000 { // nobody takes them yet
 			s.Changed(fmt.Sprint("r.example/x:", i))
 		}

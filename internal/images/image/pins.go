@@ -120,20 +120,20 @@ func glob(pattern, s string) bool {
 
 // SetPinned replaces the references and patterns of the configuration. The images that are here
 // already are pinned, or are no longer pinned, when it returns.
-func (s *Service) SetPinned(entries []string) {
-	s.pin(func(p pins) pins { return p.withConfigured(entries) })
+func (l *loaded) SetPinned(entries []string) {
+	l.pin(func(p pins) pins { return p.withConfigured(entries) })
 }
 
 // pinArchives replaces the images of archives that are pinned, by their IDs.
-func (s *Service) pinArchives(ids map[string]bool) {
-	s.pin(func(p pins) pins { return p.withArchives(maps.Clone(ids)) })
+func (l *loaded) pinArchives(ids map[string]bool) {
+	l.pin(func(p pins) pins { return p.withArchives(maps.Clone(ids)) })
 }
 
-func (s *Service) pin(change func(pins) pins) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mu.index.pins = change(s.mu.index.pins)
-	for id := range s.mu.index.names {
-		s.mu.index.rebuild(id)
+func (l *loaded) pin(change func(pins) pins) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.index.pins = change(l.mu.index.pins)
+	for id := range l.mu.index.names {
+		l.mu.index.rebuild(id)
 	}
 }

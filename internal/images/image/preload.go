@@ -314,10 +314,3 @@ func (p *Preload) writeLocked() {
 		p.images.cfg.Logger.Warn("which archives were imported cannot be written, and they are imported again", "file", p.cfg.Memory, "err", err)
 	}
 }
-
-// have reports whether images with these IDs are all here.
-func (s *Service) have(ids []string) bool {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return !slices.ContainsFunc(ids, func(id string) bool { _, ok := s.mu.index.byID[id]; return !ok })
-}

@@ -15,13 +15,13 @@ import (
 
 // Resolve finds an image by ID, by the beginning of one (of at least 4 digits), or by name.
 // ErrNotFound names the image.
-func (s *Service) Resolve(ref string) (Image, error) {
+func (l *loaded) Resolve(ref string) (Image, error) {
 	if ref == "" {
 		return Image{}, fmt.Errorf("no image was named: %w", errdefs.ErrInvalidArgument)
 	}
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	x := &s.mu.index
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	x := &l.mu.index
 	for _, id := range []string{ref, "sha256:" + ref} {
 		if i, ok := x.byID[id]; ok {
 			return i, nil
@@ -44,7 +44,7 @@ func (s *Service) Resolve(ref string) (Image, error) {
 	case 1:
 		return found[0], nil
 	case 0:
-		if archive := s.arrivals.archive(ref); archive != "" {
+		if archive := l.arrivals.archive(ref); archive != "" {
 			return Image{}, fmt.Errorf("image %q is being imported from %s and not on this node yet: %w", ref, archive, errdefs.ErrNotFound)
 		}
 		return Image{}, fmt.Errorf("image %q is not on this node; pull or import it: %w", ref, errdefs.ErrNotFound)
@@ -57,10 +57,10 @@ func (s *Service) Resolve(ref string) (Image, error) {
 // its user asked for, if it is a name of the image, else the image's first tag, else its first repo
 // digest, else, when the image has no name any more, the ID. It is asked at each status, so that a
 // tag that was moved to another image is no longer shown.
-func (s *Service) Name(id, asked string) string {
-	s.mu.RLock()
-	i, ok := s.mu.index.byID[id]
-	s.mu.RUnlock()
+func (l *loaded) Name(id, asked string) string {
+	l.mu.RLock()
+	i, ok := l.mu.index.byID[id]
+	l.mu.RUnlock()
 	switch {
 	case !ok:
 		return id
@@ -82,9 +82,9 @@ func Normalize(ref string) (string, error) {
 }
 
 // List lists images, or the one that the filter's reference names.
-func (s *Service) List(f *runtimeapi.ImageFilter) ([]*runtimeapi.Image, error) {
+func (l *loaded) List(f *runtimeapi.ImageFilter) ([]*runtimeapi.Image, error) {
 	if ref := f.GetImage().GetImage(); ref != "" {
-		i, err := s.Resolve(ref)
+		i, err := l.Resolve(ref)
 		if errdefs.IsNotFound(err) {
 			return nil, nil
 		}
@@ -93,19 +93,19 @@ func (s *Service) List(f *runtimeapi.ImageFilter) ([]*runtimeapi.Image, error) {
 		}
 		return []*runtimeapi.Image{message(i)}, nil
 	}
-	s.mu.RLock()
-	list := make([]*runtimeapi.Image, 0, len(s.mu.index.byID))
-	for _, i := range s.mu.index.byID {
+	l.mu.RLock()
+	list := make([]*runtimeapi.Image, 0, len(l.mu.index.byID))
+	for _, i := range l.mu.index.byID {
 		list = append(list, message(i))
 	}
-	s.mu.RUnlock()
+	l.mu.RUnlock()
 	slices.SortFunc(list, func(a, b *runtimeapi.Image) int { return strings.Compare(a.Id, b.Id) })
 	return list, nil
 }
 
 // Status returns one image, or nil when it is not there.
-func (s *Service) Status(ref string) (*runtimeapi.Image, *Image, error) {
-	i, err := s.Resolve(ref)
+func (l *loaded) Status(ref string) (*runtimeapi.Image, *Image, error) {
+	i, err := l.Resolve(ref)
 	if errdefs.IsNotFound(err) {
 		return nil, nil, nil
 	}

@@ -66,8 +66,8 @@ func TestAnImageIsNamedAsItWasAskedForElseByItsFirstTagElseItsDigestElseItsID(t 
 		t.Fatal(err)
 	}
 	expect("all read again", other, oneTag)
-	if len(s.mu.index.byID) != 1 || len(s.mu.index.names) != 1 {
-		t.Errorf("left: %v", s.mu.index)
+	if len(s.loaded.mu.index.byID) != 1 || len(s.loaded.mu.index.names) != 1 {
+		t.Errorf("left: %v", s.loaded.mu.index)
 	}
 }
 

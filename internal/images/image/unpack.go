@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 
 	"github.com/containerd/errdefs"
 )
@@ -56,27 +55,6 @@ func (s *Service) unpack(ctx context.Context, i Image, snapshotter string) error
 	return nil
 }
 
-// sources returns a name of each target that claims to have the layers of an image, those of the
-// image itself first. The ID of a layer is that of its content, whichever blob it comes from, and
-// the blobs of one target may be missing, or have another content.
-func (s *Service) sources(i Image) []Name {
-	names := append([]Name{i.Name}, i.Names...)
-	s.mu.RLock()
-	for id, other := range s.mu.index.byID {
-		if id != i.ID && other.ChainID == i.ChainID {
-			names = append(names, other.Names...)
-		}
-	}
-	s.mu.RUnlock()
-	var out []Name
-	for _, n := range names {
-		if !slices.ContainsFunc(out, func(o Name) bool { return o.target.Digest == n.target.Digest }) {
-			out = append(out, n)
-		}
-	}
-	return out
-}
-
 // Checkpoint returns the archive of the checkpoint with an ID, without its compression. The caller
 // closes it. ErrNotFound says that it is not on this node.
 func (s *Service) Checkpoint(ctx context.Context, id string) (io.ReadCloser, error) {
@@ -98,16 +76,4 @@ func (s *Service) unpacked(ctx context.Context, r Root, f func() error) error {
 		return err
 	}
 	return f()
-}
-
-// withChain returns an image with that chain ID.
-func (s *Service) withChain(chainID string) (Image, bool) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	for _, i := range s.mu.index.byID {
-		if i.ChainID == chainID {
-			return i, true
-		}
-	}
-	return Image{}, false
 }
