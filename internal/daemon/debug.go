@@ -5,7 +5,6 @@ package daemon
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"net"
 	"net/http"
 	"runtime/pprof"
@@ -69,10 +68,5 @@ func serveDebug(ctx context.Context, s *sockets, path string, lanes func() []lan
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 	}
 	defer context.AfterFunc(ctx, func() { _ = srv.Close() })()
-	return s.serve(ctx, "debug.socket", path, func(lis net.Listener) error {
-		if err := srv.Serve(lis); !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
-		return nil
-	})
+	return s.serve(ctx, "debug.socket", path, srv.Serve)
 }

@@ -35,7 +35,9 @@ const (
 func (d *daemon) parts(changes <-chan config.Config) []part {
 	return []part{
 		// The witnesses run before the records are compared, so that what ends meanwhile is noticed.
-		{"kernel witness", atOnce, d.runKernel},
+		{"kernel witness", atOnce, func(ctx context.Context) error {
+			return d.host.kernel.Run(ctx, d.clock.Now, d.heart.core.Pods.Exited)
+		}},
 		{"OOM kills", atOnce, d.runOOMs},
 		{"descriptor store", atOnce, d.sockets.kept.Run},
 		{"flight recorder", atOnce, d.history.recorder.Run},
@@ -46,7 +48,9 @@ func (d *daemon) parts(changes <-chan config.Config) []part {
 
 		{"settings", atOnce, d.follow(changes)},
 		{"metrics", atOnce, d.persistently("serve metrics", d.serveMetrics)},
-		{"network", atOnce, d.persistently("follow the network configuration", d.runNetwork)},
+		{"network", atOnce, d.persistently("follow the network configuration", func(ctx context.Context) error {
+			return d.host.network.Run(ctx, networkNotes{d.heart.core.obs})
+		})},
 		{"images", atOnce, d.images.service.Run},
 		{"durable images", atOnce, d.images.keepDurable},
 		{"archives of images", atOnce, d.images.preload.Run},
@@ -55,7 +59,9 @@ func (d *daemon) parts(changes <-chan config.Config) []part {
 		{"statistics", atOnce, d.stats.Run},
 		{"features of OCI runtimes", atOnce, d.engine.probe.RunFeatures},
 		{"versions of OCI runtimes", atOnce, d.engine.probe.RunVersions},
-		{"user namespaces", atOnce, d.probeUserNamespaces},
+		{"user namespaces", atOnce, func(ctx context.Context) error {
+			return d.engine.probe.RunUserNamespaces(ctx, d.containerd.link.await)
+		}},
 		{"sandboxes of shims", atOnce, d.probeSandboxShims},
 
 		{"watchdog of the unit", onceRestored, d.feedWatchdog},
@@ -63,13 +69,21 @@ func (d *daemon) parts(changes <-chan config.Config) []part {
 		{"checkpoints", onceRestored, d.checkpoints.Run},
 		{"restored pods", onceRestored, d.restorer.Run},
 		{"cAdvisor", onceRestored, d.persistently("serve cAdvisor", d.hooks.cadvisor.Run)},
-		{"NRI plug-ins", onceRestored, d.runPlugins},
-		{"registration of NRI plug-ins", onceRestored, d.admitPlugins},
+		{"NRI plug-ins", onceRestored, func(ctx context.Context) error {
+			return d.hooks.plugins.run(ctx, d.containerd.link, d.log)
+		}},
+		{"registration of NRI plug-ins", onceRestored, func(ctx context.Context) error {
+			return d.hooks.plugins.admit(ctx, d.log.Logger)
+		}},
 		{"streams", onceRestored, d.streams.Run}, // the tasks of what an earlier berth left are known
 		{"streaming server", atOnce, d.persistently("serve streams", d.server.Run)},
 		{"streaming socket", atOnce, d.persistently("serve streams on streams.socket", d.serveStreamSocket)},
-		{"debug socket", atOnce, d.persistently("serve on debug.socket", d.answerDebug)},
-		{"reading socket", onceRestored, d.persistently("serve on api.read_socket", d.answerReaders)},
+		{"debug socket", atOnce, d.persistently("serve on debug.socket", func(ctx context.Context) error {
+			return serveDebug(ctx, d.sockets, d.cfg.Debug.Socket, d.heart.core.Pods.Lanes)
+		})},
+		{"reading socket", onceRestored, d.persistently("serve on api.read_socket", func(ctx context.Context) error {
+			return serveReaders(ctx, d.sockets, d.cfg.API, d.node, d.log.Logger, d.metrics)
+		})},
 	}
 }
 
@@ -123,11 +137,6 @@ func (d *daemon) persistently(what string, f func(context.Context) error) func(c
 	}
 }
 
-// runNetwork follows the network configuration and looks after the rules of pods.
-func (d *daemon) runNetwork(ctx context.Context) error {
-	return d.host.network.Run(ctx, networkNotes{d.heart.core.obs})
-}
-
 // releaseLeases releases addresses that no pod has. A pod without a record keeps its address as
 // long as it has a network namespace, which the audit removes.
 func (d *daemon) releaseLeases(ctx context.Context) error {
@@ -146,11 +155,6 @@ func (d *daemon) releaseLeases(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// runKernel reports exits to the controller.
-func (d *daemon) runKernel(ctx context.Context) error {
-	return d.host.kernel.Run(ctx, d.clock.Now, d.heart.core.Pods.Exited)
 }
 
 // watchRecords says when the records cannot be written, and when they can be again.
@@ -201,11 +205,6 @@ func (d *daemon) serveMetrics(ctx context.Context) error {
 	return d.metrics.Serve(ctx, d.cfg.Metrics.Address, d.log.Logger)
 }
 
-// probeUserNamespaces asks which handlers can make user namespaces, whenever containerd is there.
-func (d *daemon) probeUserNamespaces(ctx context.Context) error {
-	return d.engine.probe.RunUserNamespaces(ctx, d.containerd.link.await)
-}
-
 // probeSandboxShims asks which pods can do without a process, unless none is to.
 func (d *daemon) probeSandboxShims(ctx context.Context) error {
 	if d.cfg.Pod.Pause == config.PauseAlways {
@@ -239,24 +238,4 @@ func (d *daemon) runEmbedded(ctx context.Context) error {
 	case err := <-s.Failed():
 		return fmt.Errorf("embedded containerd: %w", err)
 	}
-}
-
-// runPlugins serves NRI plug-ins.
-func (d *daemon) runPlugins(ctx context.Context) error {
-	return d.hooks.plugins.run(ctx, d.containerd.link, d.log)
-}
-
-// admitPlugins lets pods be made once the plug-ins that berth starts take part.
-func (d *daemon) admitPlugins(ctx context.Context) error {
-	return d.hooks.plugins.admit(ctx, d.log.Logger)
-}
-
-// answerReaders answers on api.read_socket, if that is set.
-func (d *daemon) answerReaders(ctx context.Context) error {
-	return serveReaders(ctx, d.sockets, d.cfg.API, d.node, d.log.Logger, d.metrics)
-}
-
-// answerDebug answers on debug.socket, if that is set.
-func (d *daemon) answerDebug(ctx context.Context) error {
-	return serveDebug(ctx, d.sockets, d.cfg.Debug.Socket, d.heart.core.Pods.Lanes)
 }

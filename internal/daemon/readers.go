@@ -37,10 +37,7 @@ func serveReaders(ctx context.Context, s *sockets, cfg config.API, node *nodeapi
 		if err := errors.Join(os.Lchown(path, 0, group), os.Chmod(path, readersMode)); err != nil {
 			return fmt.Errorf("give api.read_socket to its group: %w", err)
 		}
-		if err := srv.Serve(lis); ctx.Err() == nil {
-			return err
-		}
-		return nil
+		return srv.Serve(lis)
 	})
 }
 

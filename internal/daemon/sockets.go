@@ -131,7 +131,10 @@ func (s *sockets) serve(ctx context.Context, of, path string, f func(net.Listene
 			}
 		})
 	})
-	return f(first)
+	if err := f(first); ctx.Err() == nil {
+		return err
+	}
+	return nil
 }
 
 // renew looks whether clients find a socket by its path, and reports whether it had to be made

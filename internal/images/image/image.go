@@ -223,7 +223,7 @@ func (s *Service) Refresh(ctx context.Context) error {
 		for _, st := range all {
 			s.mention(st)
 		}
-		s.replace(all)
+		s.change(func(x *index) { *x = newIndex(all, x.pins) })
 		return nil
 	})
 }
@@ -235,11 +235,11 @@ func (s *Service) refreshName(ctx context.Context, name string) error {
 			return fmt.Errorf("read image %s: %w", name, err)
 		}
 		if err != nil {
-			s.drop(name)
+			s.change(func(x *index) { x.drop(name) })
 			return nil
 		}
 		s.mention(st)
-		s.put(st)
+		s.change(func(x *index) { x.put(st) })
 		return nil
 	})
 }

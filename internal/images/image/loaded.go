@@ -26,25 +26,11 @@ func newLoaded(p pins) *loaded {
 	return l
 }
 
-// replace puts all images of the store in place of those before.
-func (l *loaded) replace(all []Stored) {
+// change changes the index.
+func (l *loaded) change(f func(x *index)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.mu.index = newIndex(all, l.mu.index.pins)
-}
-
-// put adds a name, or replaces it.
-func (l *loaded) put(st Stored) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.mu.index.put(st)
-}
-
-// drop removes a name.
-func (l *loaded) drop(name string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.mu.index.drop(name)
+	f(&l.mu.index)
 }
 
 // images returns all images, the one that has been here for longest first.

@@ -130,10 +130,10 @@ func (l *loaded) pinArchives(ids map[string]bool) {
 }
 
 func (l *loaded) pin(change func(pins) pins) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.mu.index.pins = change(l.mu.index.pins)
-	for id := range l.mu.index.names {
-		l.mu.index.rebuild(id)
-	}
+	l.change(func(x *index) {
+		x.pins = change(x.pins)
+		for id := range x.names {
+			x.rebuild(id)
+		}
+	})
 }
