@@ -74,7 +74,7 @@ type Ports struct {
 	RefreshImages func(ctx context.Context) error
 	// Recorder may be nil: what happens is remembered in memory alone.
 	Recorder *recorder.Recorder
-	// Metrics may be nil: nobody reads them.
+	// Metrics may be nil.
 	Metrics *observe.Metrics
 	// Tracing may be nil: nothing is traced.
 	Tracing *observe.Tracing

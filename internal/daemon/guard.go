@@ -45,7 +45,7 @@ func (g *group) Go(where string, f func() error) {
 
 // crash logs a panic with the stack of the goroutine that calls it, which is the one that panicked,
 // and ends the process. It does not leave the printing to the Go runtime, because a standard error
-// that nobody reads would keep the runtime from ending the process.
+// without a reader would keep the runtime from ending the process.
 func crash(log *asynclog.Log) func(where string, p any) {
 	return func(where string, p any) {
 		log.Error("berth panicked and ends", "where", where, "panic", p, "stack", string(debug.Stack()))
@@ -61,8 +61,8 @@ const (
 )
 
 // persist runs f until ctx ends, and whenever f fails, runs it again after a wait that doubles. It
-// is for what berth can do without for a while: it degrades, and does not end berth. what completes
-// the sentence "cannot ...".
+// is for parts without which berth degrades for a while and does not end. what completes the
+// sentence "cannot ...".
 func persist(ctx context.Context, log *asynclog.Log, what string, f func(context.Context) error) {
 	for wait := firstPersist; ; wait = min(2*wait, slowestPersist) {
 		began := time.Now()

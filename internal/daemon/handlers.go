@@ -14,7 +14,7 @@ import (
 	"berth/internal/images/image"
 )
 
-// makeHandlers completes the configured runtimes with what berth brings along.
+// makeHandlers completes the configured handlers with the programs that berth brings along.
 func (b base) makeHandlers() (map[string]pod.Handler, error) {
 	out := map[string]pod.Handler{}
 	for name, r := range b.cfg.Runtimes {

@@ -20,7 +20,7 @@ type heart struct {
 	stdios *stdios
 }
 
-// openHeart makes the controller of pods, and what joins it with containerd's events. From then on
+// openHeart makes the controller of pods and connects it with containerd's events. From then on
 // pods can be asked.
 func openHeart(w wings, pods *asked) heart {
 	stdios := newStdios()

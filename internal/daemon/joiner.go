@@ -20,7 +20,8 @@ import (
 	"berth/internal/serve/stream"
 )
 
-// openJoiner makes what runs probes without an OCI runtime, for the handlers that have it on.
+// openJoiner makes the joiner, which runs probes without an OCI runtime, for the handlers that
+// have it on.
 func openJoiner(b base, e engine) stream.Joiner {
 	j := &joiner{on: map[string]bool{}, probe: e.probe, metrics: b.metrics, log: b.log.Logger}
 	for name, r := range b.cfg.Runtimes {

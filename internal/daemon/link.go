@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// errNotYet is what the connection to containerd lacks at first.
+// errNotYet is the error of the connection to containerd until the first one is made.
 var errNotYet = errors.New("containerd has not answered since berth started")
 
 // link is the state of the connection to containerd.

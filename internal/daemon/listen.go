@@ -68,7 +68,7 @@ func takePassed() (p passed, rest map[string]int) {
 // listen returns the CRI socket. In this order it takes the one of a socket unit, the one that an
 // earlier berth left with the service manager, or a new one at path, which it leaves with the
 // service manager, if there is one. The first two have been there while no berth was: calls made
-// meanwhile wait in their backlog, and nobody notices that berth was restarted.
+// meanwhile wait in their backlog, and clients do not notice that berth was restarted.
 func (p passed) listen(path string, store *fdstore.Store, log *slog.Logger) (net.Listener, error) {
 	if len(p.sockets) > 0 {
 		closeFDs(append(p.sockets[1:], p.kept...))

@@ -11,7 +11,7 @@ import (
 	"berth/internal/host/network"
 )
 
-// openNetwork makes what connects pods.
+// openNetwork opens the network of pods.
 func openNetwork(b base, owner string) (*network.Network, error) {
 	n := b.cfg.Network
 	var def *network.Bridge

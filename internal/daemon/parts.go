@@ -30,11 +30,11 @@ const (
 	onceRestored      // once the records are restored: it asks for pods and containers
 )
 
-// parts returns the table of everything that runs below the CRI server, in the order of life. What
-// is not configured, or not there on this host, returns at once.
+// parts returns the table of everything that runs below the CRI server, in the order of life. A
+// part that is not configured, or has nothing to do on this host, returns at once.
 func (d *daemon) parts(changes <-chan config.Config) []part {
 	return []part{
-		// The witnesses run before the records are compared, so that what ends meanwhile is noticed.
+		// The witnesses run before the records are compared, so that no end is missed.
 		{"kernel witness", atOnce, func(ctx context.Context) error {
 			return d.host.kernel.Run(ctx, d.clock.Now, d.heart.core.Pods.Exited)
 		}},

@@ -23,7 +23,7 @@ const (
 	peerBlobs   = 16              // sent at the same time, a quarter of them to one peer
 )
 
-// openPeers makes what serves contents to peers and what asks them, as far as that is configured.
+// openPeers makes the server of blobs for peers and the client that asks them, if configured.
 func openPeers(b base, contents peer.Contents) (server *peer.Server, asks imagestore.Peers) {
 	cfg := b.cfg.Image.Peer
 	if !cfg.On() {
@@ -69,7 +69,7 @@ func openPeers(b base, contents peer.Contents) (server *peer.Server, asks images
 	})
 }
 
-// shared is what peers may have of this node, once containerd is there.
+// shared has the blobs that peers may fetch from this node, once containerd is there.
 type shared struct {
 	link   *link
 	stored *imagestore.Store

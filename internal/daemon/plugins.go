@@ -98,7 +98,7 @@ func (p plugins) admit(ctx context.Context, log *slog.Logger) error {
 	return nil
 }
 
-// hooks returns what takes part in the life of pods; nil for nothing.
+// hooks returns the hooks into the life of pods; nil if there are no plug-ins.
 func (p plugins) hooks() pod.Hooks {
 	if p.Service == nil {
 		return nil // a nil *nri.Service would not be a nil interface
@@ -106,7 +106,7 @@ func (p plugins) hooks() pod.Hooks {
 	return p.Service
 }
 
-// problem says what is wrong with how plug-ins are served; "" for nothing.
+// problem returns the reason why plug-ins are not served; "" if they are.
 func (p plugins) problem() string {
 	if p.Service == nil {
 		return ""

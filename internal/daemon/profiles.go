@@ -26,7 +26,7 @@ const (
 	maxProfileRules = 128
 )
 
-// openProfiles makes what pulls and keeps security profiles.
+// openProfiles opens the store of security profiles, which pulls them.
 func openProfiles(b base, stored *imagestore.Store, guard *policy.Guard) *image.Profiles {
 	p := image.OpenProfiles(image.ProfileConfig{
 		Dir:      filepath.Join(b.cfg.Root, "profiles"),
@@ -50,7 +50,7 @@ func openProfiles(b base, stored *imagestore.Store, guard *policy.Guard) *image.
 // mostProofs is how many proofs are remembered; a node has few pairs of profiles.
 const mostProofs = 256
 
-// proved returns what proves that a profile is the intersection of two, each once.
+// proved returns a function that proves that a profile is the intersection of two, each once.
 func proved(libexec string) func(base, own, both *specs.LinuxSeccomp) error {
 	var mu sync.Mutex
 	known := map[string]bool{}

@@ -14,8 +14,8 @@ import (
 	"berth/internal/heart/pod"
 )
 
-// served is the controller as CRI calls it: what needs containerd at once is refused while there is
-// none. All else is answered from the records, or waits for its lane.
+// served is the controller as CRI calls it: a call that needs containerd at once is refused while
+// containerd is away. All others are answered from the records, or wait for their lanes.
 type served struct {
 	*pod.Controller
 	reach   func(ctx context.Context) error // waits a little for containerd

@@ -41,7 +41,7 @@ func (d *daemon) endContainers(ctx context.Context) {
 }
 
 // systemdStops reports whether systemd is shutting the machine down. If it cannot be asked, it does
-// not: containers that nobody wanted to end are worse than codes that are lost.
+// not: ending containers by mistake is worse than losing exit codes.
 func systemdStops(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, systemdPatience)
 	defer cancel()

@@ -19,7 +19,7 @@ import (
 const socketInterval = 2 * time.Second
 
 // socket is a listener that clients find by the path of a file, which anybody who may write to its
-// directory can remove or replace: whoever is connected stays so, and nobody else comes.
+// directory can remove or replace: clients stay connected, and no further one comes.
 type socket struct {
 	of   string // names it for people
 	lis  net.Listener
@@ -138,7 +138,7 @@ func (s *sockets) serve(ctx context.Context, of, path string, f func(net.Listene
 }
 
 // renew looks whether clients find a socket by its path, and reports whether it had to be made
-// again. The listener that nobody finds any more stays open, with the clients that it has.
+// again. The listener without a file stays open, with the clients that it has.
 func (s *sockets) renew(k *socket) bool {
 	if same, err := leadsTo(k.path, k.unix()); same || err != nil {
 		return false // what cannot be told is asked again

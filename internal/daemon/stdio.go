@@ -93,7 +93,7 @@ func (s stdio) Remove() error {
 // attachable plugs a container's stdio into package stream.
 type attachable struct{ logs.Attachment }
 
-// Tee begins to copy what the container writes.
+// Tee begins to copy the output of the container.
 func (a attachable) Tee() (stream.Tee, error) {
 	t, err := a.Attachment.Tee()
 	if err != nil {

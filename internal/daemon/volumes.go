@@ -10,7 +10,7 @@ import (
 	"berth/internal/serve/stats"
 )
 
-// openStats makes what reads the statistics of pods.
+// openStats opens the statistics of pods.
 func openStats(w wings) *stats.Service {
 	return stats.New(stats.Config{
 		Pods:       w.heart.core.Pods,
@@ -22,7 +22,7 @@ func openStats(w wings) *stats.Service {
 	})
 }
 
-// withVolumes measures what a container has written: its writable layer, and the volumes of its
+// withVolumes measures the data that a container has written: its layer, and the volumes of its
 // image, which are directories of berth's. A kubelet knows of both by the layer alone.
 type withVolumes struct {
 	stats.Layers

@@ -58,8 +58,8 @@ var texts = map[string]func(string) string{
 	"TookLong.What":           term[string],
 }
 
-// allow returns an event with those of its texts that are written. Numbers, instants, and what is
-// true or false of it are no secret.
+// allow returns an event with those of its texts that are written. Its numbers, instants and
+// booleans are not secret.
 func allow(e event.Event) event.Event {
 	v := reflect.New(reflect.TypeOf(e)).Elem()
 	v.Set(reflect.ValueOf(e))

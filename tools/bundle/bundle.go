@@ -25,7 +25,7 @@ const MaxEntries = 200_000
 // ErrFormat is the error of [Read] for a bundle of a newer format.
 var ErrFormat = errors.New("a newer berth has made the bundle")
 
-// Manifest says what a bundle is about.
+// Manifest describes a bundle.
 type Manifest struct {
 	Format  int       `json:"format"`
 	Made    time.Time `json:"made"`
@@ -36,12 +36,12 @@ type Manifest struct {
 	// Running says that a berth was running, and answered. Without it there are no records and no
 	// configuration.
 	Running bool `json:"running"`
-	// Exact says that the kernel reports exit codes to whoever holds a pidfd (Linux 6.15).
+	// Exact is set if the kernel reports exit codes to the holder of a pidfd (Linux 6.15).
 	Exact bool `json:"exact"`
-	// Entries and Records count what the files have.
+	// Entries and Records count the lines of the files.
 	Entries int `json:"entries"`
 	Records int `json:"records"`
-	// Missing says in sentences what is not there.
+	// Missing names in sentences the data that is missing.
 	Missing []string `json:"missing,omitempty"`
 }
 
@@ -67,13 +67,13 @@ type Record struct {
 	Tries int    `json:"tries,omitempty"`
 }
 
-// Entry is an entry of the timeline, with the names of what it is about.
+// Entry is an entry of the timeline, with the names of its object.
 type Entry struct {
 	Of    event.Names `json:"of,omitzero"`
 	Entry event.Entry `json:"entry"`
 }
 
-// Bundle is what a file has. Its entries are in the order in which they were made.
+// Bundle is the content of a file. Its entries are in the order in which they were made.
 type Bundle struct {
 	Manifest      Manifest
 	Configuration *berthv1.Settings // those without a text that a person has chosen
@@ -84,7 +84,7 @@ type Bundle struct {
 	unknown, unread, older int
 }
 
-// New begins a bundle. Of the answer of a running berth it takes what is allowed; the answer is nil
+// New begins a bundle with the allowed part of the answer of a running berth; the answer is nil
 // if no berth was asked.
 func New(m Manifest, answer *berthv1.StateResponse) *Bundle {
 	b := &Bundle{Manifest: m, Configuration: settingsOf(answer.GetSettings()), max: MaxEntries}
@@ -96,7 +96,7 @@ func New(m Manifest, answer *berthv1.StateResponse) *Bundle {
 	return b
 }
 
-// Add adds an entry, which is the JSON of an [event.Entry]. What is not allowed of it is left out.
+// Add adds the allowed part of an entry, which is the JSON of an [event.Entry].
 func (b *Bundle) Add(of event.Names, entry []byte) {
 	var n event.Entry
 	switch err := json.Unmarshal(entry, &n); {
@@ -118,7 +118,7 @@ func (b *Bundle) Add(of event.Names, entry []byte) {
 	b.Entries = append(b.Entries, Entry{namesOf(of), n})
 }
 
-// Miss notes in a sentence what is not in the bundle.
+// Miss notes in a sentence that something is missing in the bundle.
 func (b *Bundle) Miss(format string, args ...any) {
 	b.Manifest.Missing = append(b.Manifest.Missing, fmt.Sprintf(format, args...))
 }
@@ -147,7 +147,7 @@ func (b *Bundle) finish() {
 	b.Manifest.Entries, b.Manifest.Records = len(b.Entries), len(b.Records)
 }
 
-// Verdict is what berth has told of the end of one container.
+// Verdict is the end of one container as berth has reported it.
 type Verdict struct {
 	ID     string
 	Of     event.Names
@@ -170,7 +170,7 @@ func (v Verdict) String() string {
 	return s.String()
 }
 
-// VerdictOf returns what an exit says.
+// VerdictOf returns the verdict of an exit.
 func VerdictOf(id string, of event.Names, e event.Exit) Verdict {
 	f := exit.Fact{Code: e.Code, Measured: e.Measured, Origin: e.Witness}
 	return Verdict{

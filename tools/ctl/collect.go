@@ -41,7 +41,7 @@ type collector struct {
 	diskAt     time.Time
 }
 
-// fact is what does not change, and is asked for once.
+// fact is an answer that does not change, and is asked for once.
 type fact struct {
 	ip     string
 	code   int32
@@ -347,7 +347,7 @@ func explainRows(ctx context.Context, c *client.Client, m *page.Model) {
 // logLines is how many lines of a log are shown before those that follow.
 const logLines = 500
 
-// logOf writes the end of the log of a container and what follows, until the container ends.
+// logOf writes the end of the log of a container, and follows it until the container ends.
 func logOf(c *client.Client) func(ctx context.Context, id string, w io.Writer) error {
 	return func(ctx context.Context, id string, w io.Writer) error {
 		o := logOptions{follow: true, stamps: true, tail: logLines, out: w, err: w}

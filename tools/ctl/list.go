@@ -37,7 +37,7 @@ type item struct {
 // name is the name by which commands take the item.
 func (i item) name() string { return i.of + i.common.Name }
 
-// common is what containers and pods of a list have in common. docs/api.md has the fields of both.
+// common has the fields that both containers and pods of a list have. docs/api.md lists them.
 type common struct {
 	ID          string            `json:"id"`
 	Namespace   string            `json:"namespace"`

@@ -29,7 +29,7 @@ const (
 	partUnknown = "unknown"
 )
 
-// verifyImage compares an image with what it was made from, and repairs it if repair is set.
+// verifyImage compares an image with its sources, and repairs it if repair is set.
 func verifyImage(ctx context.Context, c *client.Client, name string, repair bool) ([]*berthv1.Part, error) {
 	if repair {
 		resp, err := c.Control.RepairImage(ctx, &berthv1.RepairImageRequest{Image: name})

@@ -10,7 +10,7 @@
 //	take.go       the way to berth
 //	give.go       the way back
 //	records.go    whose each pod is, on record
-//	outputs.go    the pipes of containers, which are held open while nobody reads them
+//	outputs.go    the pipes of containers, which are held open while they have no reader
 //	ends.go       how containers end while the plug-in is turned off
 //	processes.go  what the kernel says of processes
 //	commands.go   the operator's commands, and the waiting for containerd after them

@@ -19,7 +19,7 @@ import (
 // flushTimeout is how long what is in the pipes of a container may take to be in its log.
 const flushTimeout = 2 * time.Second
 
-// outputs are the pipes of containers while nobody reads them.
+// outputs are the pipes of containers while they have no reader.
 type outputs struct {
 	node *node
 	held map[string]*logs.Held // by container

@@ -18,7 +18,8 @@ import (
 	"berth/internal/heart/state"
 )
 
-// records are berth's records while pods are moved: whose each pod is. Nobody else has them open.
+// records are berth's records while pods are moved: whose each pod is. No other process has them
+// open.
 type records struct {
 	owner  string       // the ID of this berth; "" where a dry run has no records
 	store  *state.Store // nil: a dry run, and there is no other use of it
