@@ -268,40 +268,22 @@ type Kernel interface {
 	Exact() bool
 }
 
-// Cgroups reads and ends control groups.
+// Cgroups reads and ends control groups: package cgroup, which describes the methods.
 type Cgroups interface {
 	Of(pid uint32) (string, error)
-	// Dir returns the directory that Of would return for a process in a group of this path within
-	// its hierarchy.
 	Dir(path string) string
-	// OOMKills returns how often the OOM killer fired in the group, and in those below it that
-	// exist; ErrNotFound if the group is gone.
 	OOMKills(dir string) (uint64, error)
-	// OOMKillsBelow is the same of the group and of all groups that are or were below it;
-	// ErrNotFound where the kernel does not count that.
 	OOMKillsBelow(dir string) (uint64, error)
-	// LimitHits returns a number for the group, and for each group above it, which grows when that
-	// group reaches its own memory limit; ErrNotFound if the group is gone.
 	LimitHits(dir string) ([]uint64, error)
 	// WatchOOM has [Controller.OOMNoted] called when the OOM killer may have fired in the group of
 	// an ID. all is true if every kill is noticed. ForgetOOM ends that.
 	WatchOOM(id, dir string) (all bool, err error)
 	ForgetOOM(id string)
-	// Unnoticed reports whether there are groups below the group of whose OOM kills berth is not
-	// notified.
 	Unnoticed(dir string) bool
-	// Delegate gives a user of this host the group, as far as the kernel lets groups be given.
 	Delegate(dir string, uid int) error
 	KillAll(ctx context.Context, dir string) error
-	// Force does all that can be done for the end of a process that was killed and has not ended.
-	// It thaws the group and all groups below it, and kills their processes, and all others that
-	// are to end with p. It waits for none of them. held describes the reason why p had not ended.
 	Force(dir string, p pidfd.Process) (held string, err error)
-	// ThawAll thaws the group and those below it. thawed is true if one of them was frozen.
 	ThawAll(dir string) (thawed bool, err error)
-	// RemoveAll ends the processes of a group, as the OCI specification of a container names it,
-	// and removes it. Removing an absent group succeeds. found is true if there was a process to
-	// end, even with an error.
 	RemoveAll(ctx context.Context, path string) (found bool, err error)
 }
 
