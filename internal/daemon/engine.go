@@ -47,7 +47,13 @@ func openEngine(c *containerd, h host, im images, owner string) (engine, error) 
 			answer, watched := h.kernel.Look(id)
 			return watched && answer == pidfd.Alive
 		},
-		Shims:  e.shims,
+		Shims: e.shims,
+		ShimStarts: func(handler string) string {
+			if !c.cfg.Runtimes[handler].ShimStarts() {
+				return ""
+			}
+			return e.probe.ShimStarts(handler)
+		},
 		Logger: c.log.Logger,
 	}
 	if c.cfg.Tricks.CleanupScript {

@@ -48,6 +48,7 @@ var tricks = []trick{
 	{"runtimes.runc.exec=oci", "", nil, func(n *node, ctx context.Context, s sizes, rec record) error {
 		return n.execs(ctx, s.Execs, rec)
 	}},
+	{"runtimes.runc.start=oci", "", nil, (*node).bothLives},
 	{"runtimes.runc.shim_pods=1", "runtimes.runc.shim_pods=50", nil, (*node).sharedShims},
 	{"tricks.encode_once=false", "", nil, func(n *node, ctx context.Context, s sizes, rec record) error {
 		if _, err := n.fill(ctx, s.Pods, s.Crowd/s.Pods); err != nil {

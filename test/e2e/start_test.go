@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -31,7 +33,7 @@ func TestAProgramIsNotStartedTwiceBecauseBerthWasKilled(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		n := node.Start(t, node.Options{Runc: wrapper, External: external, Args: withoutPause})
+		n := node.Start(t, node.Options{Runc: wrapper, External: external, Args: append([]string{"--set", "runtimes.runc.start=oci"}, withoutPause...)})
 		defer os.Remove(hang)
 		marks := t.TempDir()
 		cfg := n.PodConfig()
@@ -79,4 +81,75 @@ func TestAProgramIsNotStartedTwiceBecauseBerthWasKilled(t *testing.T) {
 		}
 		node.ExpectExit(t, n.Container(id), 42, "Error")
 	})
+}
+
+// The shim starts a container in the place of runc where nothing speaks against that. A setting, and
+// whatever is not as usual, leaves that to runc, whose answer it is then.
+func TestTheShimStartsContainersInThePlaceOfRunc(t *testing.T) {
+	t.Parallel()
+	const calls = "#!/bin/sh\necho \"$*\" >>\"$0.calls\"\n"
+	const made = `for a; do case $before in --root) root=$a ;; --pid-file) file=$a ;; esac; before=$a; done
+case " $* " in *" create "*) %[1]s "$@" || exit; pid=$(cat "$file")
+%[2]s
+exit ;; esac
+`
+	ways := []struct {
+		name, more string // a line of configuration
+		after      string // is done once a container is made
+		starts     int    // of runc
+		refused    string
+	}{
+		{name: "usual"},
+		{name: "off", more: "start = 'oci'", starts: 1},
+		{name: "late", after: "kill -STOP $pid; (sleep 0.3; kill -CONT $pid) >/dev/null 2>&1 &"},
+		{name: "paused", after: "%[1]s --root $root pause $a", starts: 1, refused: "paused"},
+	}
+	dir, runc := t.TempDir(), filepath.Join(node.Module(t), "build/libexec/runc")
+	config := ""
+	for _, w := range ways {
+		wrapper := filepath.Join(dir, w.name)
+		script := calls
+		if w.after != "" {
+			script += fmt.Sprintf(made, runc, strings.ReplaceAll(w.after, "%[1]s", runc))
+		}
+		if err := os.WriteFile(wrapper, []byte(script+"exec "+runc+" \"$@\"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		config += fmt.Sprintf("[runtimes.%s]\ntype = 'io.containerd.runc.v2'\nhost_process = true\nbinary = %q\n%s\n", w.name, wrapper, w.more)
+	}
+	file := filepath.Join(dir, "config.toml")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n := node.Start(t, node.Options{Args: append([]string{"--config", file}, withoutPause...)})
+	n.Until("all OCI runtimes have answered", func() bool {
+		st, err := n.Status(t.Context(), &runtimeapi.StatusRequest{})
+		return err == nil && !slices.ContainsFunc(st.GetRuntimeHandlers(), func(h *runtimeapi.RuntimeHandler) bool {
+			return !h.GetFeatures().GetRecursiveReadOnlyMounts()
+		})
+	})
+	for _, w := range ways {
+		cfg := n.PodConfig()
+		pod, err := n.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: cfg, RuntimeHandler: w.name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := n.Create(pod.GetPodSandboxId(), cfg, node.ContainerConfig("c", "sh", "-c", "echo begun; exit 3"))
+		_, err = n.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: id})
+		switch {
+		case w.refused != "" && (err == nil || !strings.Contains(err.Error(), w.refused)):
+			t.Errorf("%s: %v, want an error that says %q", w.name, err, w.refused)
+		case w.refused == "" && err != nil:
+			t.Errorf("%s: %v", w.name, err)
+		case w.refused == "":
+			node.ExpectExit(t, n.Ended(id), 3, "Error")
+			if got := n.Log(id); got != "begun\n" {
+				t.Errorf("%s: the log is %q", w.name, got)
+			}
+		}
+		b, err := os.ReadFile(filepath.Join(dir, w.name) + ".calls")
+		if got := strings.Count(string(b), " start "+id+"\n"); err != nil || got != w.starts {
+			t.Errorf("%s: runc was asked %d times to start the container, want %d: %v", w.name, got, w.starts, err)
+		}
+	}
 }

@@ -16,6 +16,7 @@ func WithoutTricks() []string {
 		"--set", "pod.pause=always",
 		"--set", "containerd.sync_layers=true",
 		"--set", "image.max_concurrent_unpacks=1",
+		"--set", "runtimes.runc.start=oci",
 	}
 	for f := range reflect.TypeFor[config.Tricks]().Fields() {
 		off = append(off, "--set", "tricks."+f.Tag.Get("toml")+"=false")

@@ -278,6 +278,12 @@ const (
 	ExecHelper = "helper"
 )
 
+// Values of start: the program that lets a container that is made execute its program.
+const (
+	StartOCI  = "oci"
+	StartShim = "shim"
+)
+
 // Runtime configures one runtime handler.
 type Runtime struct {
 	Type                         string   `toml:"type" doc:"containerd runtime: a name such as io.containerd.runc.v2, or the path of a shim."`
@@ -288,6 +294,7 @@ type Runtime struct {
 	HostProcess                  bool     `toml:"host_process" doc:"Whether the init process of a container is a process of this host, whose exit the kernel can report. False for VM runtimes."`
 	PrivilegedWithoutHostDevices bool     `toml:"privileged_without_host_devices" doc:"Keep the devices of the host from privileged containers."`
 	Exec                         string   `toml:"exec" doc:"Who makes the process of an ExecSync, as probes are. oci: the OCI runtime, by way of the shim. helper: berth-exec, without them, where the OCI runtime is runc 1.5 or crun 1.21 or 1.28; what it does not cover exactly the OCI runtime makes. Empty: helper for handlers of runc's shim with host_process, oci for all others. It is a trick: see docs/tricks.md."`
+	Start                        string   `toml:"start" doc:"Who lets a container that is made execute its program. oci: a process of the OCI runtime. shim: the shim itself, if it is berth's and the OCI runtime is runc 1.5, in pods without a pause process. Empty: shim for handlers of runc's shim with host_process, oci for all others. A change holds for a pod that is made after it, and for those that share its shim. It is a trick: see docs/tricks.md."`
 	ShimPods                     int      `toml:"shim_pods" doc:"How many pods without a pause process may share a shim, for handlers of runc's shim with host_process. 0: 20 for those, 1 for all others. 1: each has its own, as a pod with the annotation io.berth.shim.own has. It has no effect where the shim is not berth's or tricks.cleanup_script is off. A change holds for new pods. What it saves and costs: docs/runtimes.md."`
 	PodAnnotations               []string `toml:"pod_annotations" doc:"Patterns of pod annotations that are passed to the OCI runtime. Those of run.oci., on which crun acts, are named in full. What would name files of the host, properties of units or the shim never passes: see docs/runtimes.md."`
 	ConfigPath                   string   `toml:"config_path" doc:"Configuration file of the shim, for those that take generic options, such as Kata and runsc."`

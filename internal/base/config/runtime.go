@@ -18,6 +18,11 @@ func (r Runtime) Joins() bool {
 	return r.Exec == ExecHelper || r.Exec == "" && r.IsRunc() && r.HostProcess
 }
 
+// ShimStarts reports whether the shim of this handler may start containers itself.
+func (r Runtime) ShimStarts() bool {
+	return r.Start == StartShim || r.Start == "" && r.IsRunc() && r.HostProcess
+}
+
 // defaultShimPods is how many pods share a shim as berth ships. Of 50 pods, 20 to a shim cost their
 // shims 31 MiB, 10 cost 40, and 50 cost 22; each further pod costs 0.26 MiB, 0.51 and 0.2. More
 // saves little, and a shim that fails has more pods.
@@ -44,6 +49,15 @@ func (r Runtime) check(prefix string, bad func(key, format string, args ...any))
 		}
 	default:
 		bad(prefix+"exec", "%q is not oci or helper", r.Exec)
+	}
+	switch r.Start {
+	case "", StartOCI:
+	case StartShim:
+		if !r.IsRunc() || !r.HostProcess {
+			bad(prefix+"start", "shim is for handlers of runc's shim with host_process")
+		}
+	default:
+		bad(prefix+"start", "%q is not oci or shim", r.Start)
 	}
 	switch {
 	case r.ShimPods < 0 || r.ShimPods > mostShimPods:

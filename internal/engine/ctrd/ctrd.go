@@ -39,6 +39,9 @@ type Config struct {
 	// Cleanups makes the programs by which containerd cleans up after shims and containers; nil: it
 	// does so by the programs of the shims, and no shim is shared.
 	Cleanups *shims.Cleanups
+	// ShimStarts returns the OCI runtime of a handler by its name, if berth's shim may start
+	// containers in its place; "" otherwise. It is nil if the shim may not in any case.
+	ShimStarts func(handler string) string
 	// UnsyncedLayers is Unsynced of [layers.Config].
 	UnsyncedLayers bool
 	// Trust is that of [layers.Config].
@@ -77,19 +80,23 @@ func New(conn *connection.Connection, cfg Config) *Containerd {
 			Logger:   cfg.Logger,
 		}),
 		PodShims: &PodShims{
-			client:   conn,
-			owner:    cfg.Owner,
-			clock:    cfg.Clock,
-			log:      cfg.Logger,
-			asker:    &asker{setAside: cfg.SetAside, of: map[string]int{}},
-			shims:    cfg.Shims,
-			cleanups: cfg.Cleanups,
+			client:     conn,
+			owner:      cfg.Owner,
+			clock:      cfg.Clock,
+			log:        cfg.Logger,
+			asker:      &asker{setAside: cfg.SetAside, of: map[string]int{}},
+			shims:      cfg.Shims,
+			cleanups:   cfg.Cleanups,
+			shimStarts: cfg.ShimStarts,
 		},
 		snapshotters: append(slices.Clone(cfg.Snapshotters), cfg.Snapshotter),
 		runs:         cfg.Runs,
 	}
 	if c.clock == nil {
 		c.clock = clock.New(nil)
+	}
+	if c.shimStarts == nil {
+		c.shimStarts = func(string) string { return "" }
 	}
 	if c.asker.setAside == nil {
 		c.asker.setAside = func(context.Context, string) bool { return false }

@@ -110,16 +110,22 @@ func (p *PodShims) RejoinGroup(id, group string, h pod.Handler, stays bool) {
 // LeaveGroup implements [pod.Shims].
 func (p *PodShims) LeaveGroup(id string) { p.shims.Drop(id) }
 
-// inGroup returns a copy of a specification that names the group of a sandbox.
-func inGroup(s *specs.Spec, group string) *specs.Spec {
-	named := *s
-	named.Annotations = maps.Clone(s.Annotations)
-	if named.Annotations == nil {
-		named.Annotations = map[string]string{}
+// toShim returns the specification of a sandbox, with what berth's own shim is told by it: the
+// group that shares the shim, and the OCI runtime in whose place it may start containers.
+func (p *PodShims) toShim(r pod.SandboxRequest) *specs.Spec {
+	told := *r.Spec
+	told.Annotations = maps.Clone(told.Annotations)
+	if told.Annotations == nil {
+		told.Annotations = map[string]string{}
 	}
-	named.Annotations[shimGroupCapability] = group
-	named.Annotations[socketAnnotation] = group + ".socket"
-	return &named
+	if r.Group != "" {
+		told.Annotations[shimGroupCapability] = r.Group
+		told.Annotations[socketAnnotation] = r.Group + ".socket"
+	}
+	if program := p.shimStarts(r.Handler.Name); program != "" {
+		told.Annotations[shimStartAnnotation] = program
+	}
+	return &told
 }
 
 // missed reports whether a pod came to the shim of its group when that was about to end, and that

@@ -37,6 +37,9 @@ const (
 	// shimGroupCapability declares that it can be that for several pods. In the specification of a
 	// sandbox it names the group of pods that the sandbox shares a shim with.
 	shimGroupCapability = "io.berth.shim.group"
+	// shimStartAnnotation names, in the specification of a sandbox, the OCI runtime in whose place
+	// berth's own shim may start the containers of the sandbox.
+	shimStartAnnotation = "io.berth.shim.start"
 	// forgetTimeout is how long containerd may take to clean up after a shim that has died.
 	forgetTimeout = 5 * time.Second
 	// forgetInterval is the time between two tries meanwhile.
@@ -54,6 +57,8 @@ type PodShims struct {
 	asker    *asker
 	shims    *shims.Shims
 	cleanups *shims.Cleanups
+	// shimStarts is Config.ShimStarts, and never nil.
+	shimStarts func(handler string) string
 
 	starts   starts   // of shims that several pods share
 	grouping sync.Map // names of the handlers whose shim can serve several pods
@@ -70,8 +75,8 @@ func (p *PodShims) StartShim(ctx context.Context, r pod.SandboxRequest) error {
 		return fmt.Errorf("start shim of pod %s: %w", r.ID, err)
 	}
 	s := sandboxer{p, shimController}
+	r.Spec = p.toShim(r)
 	if r.Group != "" {
-		r.Spec = inGroup(r.Spec, r.Group)
 		most := groupStartTimeout
 		if p.shims.Knows(r.ID) && !p.shims.HasEnded(r.ID) {
 			most = groupJoinTimeout

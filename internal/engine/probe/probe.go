@@ -88,6 +88,17 @@ func (p *Probe) OCI(handler string) (name, version, libseccomp string) {
 	return Identify(ociRuntime(h), has.Annotations)
 }
 
+// ShimStarts returns the OCI runtime of a handler, if berth's shim knows how that one starts a
+// container and can do so in its place: a release of runc 1.5. It returns "" for another one, and
+// if it has not answered yet. It does not wait.
+func (p *Probe) ShimStarts(handler string) string {
+	name, version, _ := p.OCI(handler)
+	if name != "runc" || !strings.HasPrefix(version, "1.5.") || strings.ContainsAny(version, "-+") {
+		return ""
+	}
+	return ociRuntime(p.cfg.Handlers[handler])
+}
+
 // Identify returns the OCI runtime that a program is, runc or crun, and the versions of it and of
 // its libseccomp; "" for another one. annotations are those of its features. crun under the name
 // krun or crun-NAME is another one, because by that name it runs containers in virtual machines, or

@@ -74,7 +74,7 @@ func (i informed) Info(ctx context.Context, options io.Reader) (*types.RuntimeIn
 // Start starts the shim of the bundle in the working directory, or finds the one that the bundle's
 // group has.
 func (i informed) Start(ctx context.Context, params *bootapi.BootstrapParams) (*bootapi.BootstrapResult, error) {
-	group, err := groupOf("config.json")
+	group, err := annotation("config.json", groupKey)
 	if err != nil {
 		return nil, err
 	}
@@ -84,20 +84,20 @@ func (i informed) Start(ctx context.Context, params *bootapi.BootstrapParams) (*
 	return i.Shim.Start(ctx, params)
 }
 
-// groupOf is the group that the specification in a file names; "" for none.
-func groupOf(path string) (string, error) {
+// annotation is what the specification in a file has under a key; "" for nothing.
+func annotation(path, key string) (string, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil // the manager reports it
 	}
 	if err != nil {
-		return "", fmt.Errorf("look for the group of a sandbox: %w", err)
+		return "", fmt.Errorf("look for %s in the specification of a sandbox: %w", key, err)
 	}
 	var spec struct {
 		Annotations map[string]string `json:"annotations"`
 	}
 	if err := json.Unmarshal(b, &spec); err != nil {
-		return "", fmt.Errorf("look for the group of a sandbox: decode %s: %w", path, err)
+		return "", fmt.Errorf("look for %s in the specification of a sandbox: decode %s: %w", key, path, err)
 	}
-	return spec.Annotations[groupKey], nil
+	return spec.Annotations[key], nil
 }

@@ -100,6 +100,7 @@ func (s *sandboxes) removeSockets() {
 type sandboxes struct {
 	down    shutdown.Service
 	sockets []socket
+	starter starter
 
 	mu     sync.Mutex
 	of     map[string]*sandbox
@@ -117,14 +118,18 @@ type sandbox struct {
 // RegisterTTRPC registers the sandbox service with the shim's server. By then every plug-in exists:
 // the one for tasks has set the function that starts the OCI runtime.
 func (s *sandboxes) RegisterTTRPC(server *ttrpc.Server) error {
-	runc.Monitor = nulls{runc.Monitor}
+	// The OCI runtime does nothing for which more than one thread of Go would gain anything: it is
+	// done sooner without the others. This process has read its own number already.
+	_ = os.Setenv("GOMAXPROCS", "1")
+	s.starter.ProcessMonitor = nulls{runc.Monitor}
+	runc.Monitor = &s.starter
 	sandboxapi.RegisterTTRPCSandboxService(server, s)
 	return nil
 }
 
 // UnaryServerInterceptor keeps the shim from ending with its last container while there is a
 // sandbox. Containerd asks for that whenever it has deleted a task. It also keeps a start from
-// being cut off: see lasting. And it notes which tasks there are.
+// being cut off: see lasting. And it notes which tasks there are, and which are being started.
 func (s *sandboxes) UnaryServerInterceptor() ttrpc.UnaryServerInterceptor {
 	return func(ctx context.Context, unmarshal ttrpc.Unmarshaler, info *ttrpc.UnaryServerInfo, method ttrpc.Method) (any, error) {
 		_, name, _ := strings.Cut(info.FullMethod, ".Task/")
@@ -137,6 +142,18 @@ func (s *sandboxes) UnaryServerInterceptor() ttrpc.UnaryServerInterceptor {
 			var cancel context.CancelFunc
 			ctx, cancel = lasting(ctx)
 			defer cancel()
+			over := func() {}
+			defer func() { over() }()
+			return method(ctx, func(into any) error {
+				err := unmarshal(into)
+				if r, ok := into.(interface {
+					GetID() string
+					GetExecID() string
+				}); ok && err == nil && r.GetExecID() == "" {
+					over = s.starter.begin(ctx, r.GetID())
+				}
+				return err
+			})
 		case "Create", "Delete":
 			var asked any
 			answer, err := method(ctx, func(into any) error {
@@ -211,6 +228,7 @@ func (sb *sandbox) createdAt() *timestamppb.Timestamp {
 // one.
 func (s *sandboxes) CreateSandbox(ctx context.Context, r *sandboxapi.CreateSandboxRequest) (*sandboxapi.CreateSandboxResponse, error) {
 	id := r.GetSandboxID()
+	s.starter.trust(r.GetBundlePath())
 	sb := &sandbox{began: time.Now(), ended: make(chan struct{})}
 	if path := r.GetNetnsPath(); path != "" && s.find(id) == nil {
 		var err error
