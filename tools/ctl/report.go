@@ -26,7 +26,8 @@ func reportCommand(svc *service, pr *printer) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "report FILE.html",
 		Short: "Write what happened on the node as a page that opens without a network",
-		Long: "Write what happened on the node, and how it is now, as one HTML file: a row for each pod, from left to right in time.\n" +
+		Long: "Write what happened on the node, and how it is now, as one HTML file: a summary, and a row for each\n" +
+			"workload, from left to right in time.\n" +
 			"It opens in any browser, without a network. - is the standard output. With -o json it is the same as JSON, and FILE may\n" +
 			"be left out.\n\n" +
 			"The file has names, errors and the last lines of logs of containers that have crashed. Its mode is 0600.",
