@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"bytes"
 	"errors"
 	"log/slog"
 	"os"
@@ -14,6 +15,7 @@ import (
 
 	"berth/internal/engine/shims"
 	"berth/internal/heart/state"
+	"berth/test/durabletest"
 )
 
 // PROPERTIES 33: another containerd does not know the pods, which is not an answer. It is used once
@@ -101,4 +103,26 @@ func TestARecordThatCannotBeReadIsNotReplaced(t *testing.T) {
 	if _, err := known.meets("a", 3); err != nil {
 		t.Error(err)
 	}
+}
+
+// PROPERTIES 63: a bit of the UUID changed, and berth took its own containerd for another one, and
+// worked with none until a person removed the file; a bit of the boot, and any other was taken. A
+// damaged file is reported, and stands for nothing.
+func TestADamagedRecordOfTheContainerdKeepsBerthFromNone(t *testing.T) {
+	root := t.TempDir()
+	var said bytes.Buffer
+	known := &knownContainerd{root: root, log: slog.New(slog.NewTextHandler(&said, nil))}
+	if _, err := known.meets("a-uuid", 0); err != nil {
+		t.Fatal(err)
+	}
+	durabletest.Damage(t, state.ContainerdFile(root), func(where string) {
+		said.Reset()
+		c, damaged := state.ReadContainerd(root)
+		if damaged == nil && c.UUID != "a-uuid" || damaged != nil && !errdefs.IsDataLoss(damaged) {
+			t.Errorf("%s: %+v, %v", where, c, damaged)
+		}
+		if _, err := known.meets("a-uuid", 3); err != nil || (said.Len() > 0) != (damaged != nil) {
+			t.Errorf("%s: %v, %v, and the log says %q", where, err, damaged, said.String())
+		}
+	})
 }

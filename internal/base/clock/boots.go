@@ -3,14 +3,11 @@
 package clock
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"berth/internal/base/wholefile"
@@ -118,30 +115,15 @@ func (bs boots) lived(i, now Instant) time.Duration {
 func Path(root string) string { return filepath.Join(root, "clock.json") }
 
 // read reads the boots of a file. Without one there are none.
-func read(path string) (boots, error) {
-	b, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
+func read(path string) (bs boots, err error) {
+	switch err = wholefile.ReadSealed(path, &bs); {
+	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
+	case errors.Is(err, wholefile.ErrDamaged):
+		return nil, fmt.Errorf("%w: instants before now are taken for what the clock showed", err)
 	}
-	if err != nil {
-		return nil, err
-	}
-	text, sum, _ := strings.Cut(string(b), "\n")
-	if strings.TrimSpace(sum) != wholefile.Sum([]byte(text)) {
-		return nil, fmt.Errorf("%s is damaged: instants before now are taken for what the clock showed", path)
-	}
-	var bs boots
-	if err := json.Unmarshal([]byte(text), &bs); err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
-	}
-	return bs, nil
+	return bs, err
 }
 
 // write writes the boots to a file, whole or not at all.
-func (bs boots) write(path string) error {
-	b, err := json.Marshal(bs)
-	if err != nil {
-		return err
-	}
-	return wholefile.Write(path, []byte(string(b)+"\n"+wholefile.Sum(b)+"\n"), 0o600, -1, -1)
-}
+func (bs boots) write(path string) error { return wholefile.WriteSealed(path, bs) }

@@ -8,4 +8,5 @@
 //   - A reader sees either the old or the new content, also after a kill and after a power cut.
 //   - The remains of a killed process are overwritten by the next one, and never read. Its name is
 //     always the same, so that it can be found and removed.
+//   - What is written with a checksum is read as it was written, or is reported as damaged.
 package wholefile

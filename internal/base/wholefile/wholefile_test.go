@@ -3,6 +3,11 @@
 package wholefile
 
 import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
@@ -61,5 +66,48 @@ func TestWhatIsLeftIsRemoved(t *testing.T) {
 	}
 	if all, err := filepath.Glob(path + "*"); err != nil || len(all) != 1 || all[0] != path {
 		t.Errorf("there are %v, %v", all, err)
+	}
+}
+
+// PROPERTIES 63: each bit of a small file is flipped, and the file is cut at each place. It is
+// damaged, or as it was written. A file of an earlier berth has no checksum.
+func TestADamagedFileIsNotRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	said := map[string]bool{"doubted": true, "clean": false}
+	if err := WriteSealed(path, said); err != nil {
+		t.Fatal(err)
+	}
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect := func(where string, b []byte) {
+		t.Helper()
+		got := map[string]bool{}
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err := ReadSealed(path, &got)
+		if err == nil && !maps.Equal(got, said) || err != nil && !errors.Is(err, ErrDamaged) {
+			t.Errorf("%s: %v, %v", where, got, err)
+		}
+	}
+	for bit := range 8 * len(whole) {
+		b := bytes.Clone(whole)
+		b[bit/8] ^= 1 << (bit % 8)
+		expect(fmt.Sprintf("bit %d", bit), b)
+		expect(fmt.Sprintf("cut at %d", bit/8), whole[:bit/8])
+	}
+	for _, text := range []string{string(whole), `{"clean":false,"doubted":true}`, "{\n\"clean\":false,\n\"doubted\":true}\n"} {
+		got := map[string]bool{}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := ReadSealed(path, &got); err != nil || !maps.Equal(got, said) {
+			t.Errorf("%s: %v, %v", text, got, err)
+		}
+	}
+	if err := ReadSealed(path+"s", &said); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a file that is not there: %v", err)
 	}
 }

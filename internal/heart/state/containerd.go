@@ -3,11 +3,9 @@
 package state
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 
 	"github.com/containerd/errdefs"
@@ -30,19 +28,13 @@ func ContainerdFile(root string) string { return filepath.Join(root, "containerd
 // ReadContainerd returns the recorded containerd; zero if there is none. errdefs.ErrDataLoss means
 // that the file was read, and is damaged. After any other error its content is unknown.
 func ReadContainerd(root string) (c Containerd, err error) {
-	b, err := os.ReadFile(ContainerdFile(root))
-	if errors.Is(err, fs.ErrNotExist) {
+	switch err = wholefile.ReadSealed(ContainerdFile(root), &c); {
+	case err == nil, errors.Is(err, fs.ErrNotExist):
 		return c, nil
+	case errors.Is(err, wholefile.ErrDamaged):
+		err = fmt.Errorf("%w: %w", err, errdefs.ErrDataLoss)
 	}
-	if err == nil {
-		if err = json.Unmarshal(b, &c); err != nil {
-			err = fmt.Errorf("%w: %w", err, errdefs.ErrDataLoss)
-		}
-	}
-	if err != nil {
-		return Containerd{}, fmt.Errorf("read which containerd has the pods: %w", err)
-	}
-	return c, nil
+	return Containerd{}, fmt.Errorf("read which containerd has the pods: %w", err)
 }
 
 // Meets returns an error with a remedy if pods and containers are on record that c has, and is is
@@ -59,11 +51,7 @@ func (c Containerd) Meets(is Containerd, root string, units int) error {
 
 // Note puts it on record.
 func (c Containerd) Note(root string) error {
-	b, err := json.Marshal(c)
-	if err == nil {
-		err = wholefile.Write(ContainerdFile(root), append(b, '\n'), 0o600, -1, -1)
-	}
-	if err != nil {
+	if err := wholefile.WriteSealed(ContainerdFile(root), c); err != nil {
 		return fmt.Errorf("note which containerd has the pods: %w", err)
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"berth/internal/base/event"
+	"berth/test/durabletest"
 )
 
 // PROPERTIES 42: a bit of a segment changes, or a segment is cut. berth starts, no entry is another
@@ -22,10 +23,7 @@ func TestADamagedHistoryIsReadRoundTheDamage(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	rounds := 20
-	if os.Getenv("BERTH_PICK") == "all" {
-		rounds = 1000
-	}
+	rounds := durabletest.Rounds(20)
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		r, kill := start(t, Config{Dir: dir, MaxBytes: segments * minSegment})

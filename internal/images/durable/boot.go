@@ -3,7 +3,6 @@
 package durable
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -75,18 +74,15 @@ func OpenBoot(root string, images ...string) (*Boot, error) {
 
 func openBoot(root, id, life string) (*Boot, error) {
 	b := &Boot{path: filepath.Join(root, bootName), record: bootRecord{Boot: id, Life: life}}
-	text, err := os.ReadFile(b.path)
+	var last bootRecord
+	err := wholefile.ReadSealed(b.path, &last)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		err = nil
-	case err != nil:
+	case err != nil: // a file that is damaged proves nothing
 		b.record.Doubted, b.record.Unknown = true, true
 		err = fmt.Errorf("tell whether the last boot was clean: %w", err)
 	default:
-		var last bootRecord
-		if json.Unmarshal(text, &last) != nil { // a file that was cut off proves nothing
-			last = bootRecord{}
-		}
 		same := last.Boot == id && (last.Life == "" || last.Life == life)
 		b.record.Doubted = last.Doubted || !last.Clean && !same
 		if same {
@@ -176,11 +172,7 @@ func (b *Boot) change(f func(r *bootRecord)) error {
 	b.mu.Unlock()
 	next.Unsynced = slices.Clone(next.Unsynced)
 	f(&next)
-	text, err := json.Marshal(next)
-	if err != nil {
-		return err
-	}
-	err = wholefile.Write(b.path, append(text, '\n'), 0o600, -1, -1)
+	err := wholefile.WriteSealed(b.path, next)
 	if err == nil {
 		err = wholefile.SyncDir(filepath.Dir(b.path))
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"berth/internal/base/wholefile"
+	"berth/test/durabletest"
 )
 
 // PROPERTIES 39: images are doubted after a boot that did not follow a clean stop, until they were
@@ -48,11 +49,31 @@ func TestImagesAreDoubtedAfterAnUncleanBoot(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, bootName), []byte(cutOff), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		b = open("d", true)
+		b, err := openBoot(dir, "d", "")
+		if !errors.Is(err, wholefile.ErrDamaged) || !b.Doubted() {
+			t.Errorf("%q: doubted is %v, %v", cutOff, b.Doubted(), err)
+		}
 		if err := b.Checked(); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+// PROPERTIES 63: a bit of the file changed, and images that a power cut may have damaged were no
+// longer doubted, or got the mark although a sync of theirs had failed.
+func TestADamagedFileOfTheBootEndsNoDoubt(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, bootName)
+	err := wholefile.WriteSealed(path, bootRecord{Boot: "a", Life: "7", Doubted: true, Unsynced: []Item{mid}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	durabletest.Damage(t, path, func(where string) {
+		b, err := openBoot(dir, "a", "7")
+		if !b.Doubted() || !b.Unsynced(mid) || err != nil && !errors.Is(err, wholefile.ErrDamaged) {
+			t.Errorf("%s: doubted is %v, unsynced %v: %v", where, b.Doubted(), b.Unsynced(mid), err)
+		}
+	})
 }
 
 // PROPERTIES 53 and 39: the disk of the images was shut down and mounted again within one boot, and what

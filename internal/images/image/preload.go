@@ -4,7 +4,6 @@ package image
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -116,10 +115,7 @@ func (p *Preload) Run(ctx context.Context) error {
 func (p *Preload) recall() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	b, err := os.ReadFile(p.cfg.Memory)
-	if err == nil {
-		err = json.Unmarshal(b, &p.mu.memory)
-	}
+	err := wholefile.ReadSealed(p.cfg.Memory, &p.mu.memory)
 	if err != nil || p.mu.memory == nil {
 		p.mu.memory = memory{}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -306,11 +302,7 @@ func (p *Preload) problem(path string, err error) {
 
 // writeLocked writes the memory. Without it the archives are imported once more.
 func (p *Preload) writeLocked() {
-	b, err := json.MarshalIndent(p.mu.memory, "", "  ")
-	if err == nil {
-		err = wholefile.Write(p.cfg.Memory, b, 0o600, -1, -1)
-	}
-	if err != nil {
+	if err := wholefile.WriteSealed(p.cfg.Memory, p.mu.memory); err != nil {
 		p.images.cfg.Logger.Warn("which archives were imported cannot be written, and they are imported again", "file", p.cfg.Memory, "err", err)
 	}
 }

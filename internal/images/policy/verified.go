@@ -5,13 +5,11 @@ package policy
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"maps"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -85,10 +83,7 @@ func (v *verified) loadLocked() {
 	}
 	v.loaded = true
 	if v.file != "" {
-		b, err := os.ReadFile(v.file)
-		if err == nil {
-			err = json.Unmarshal(b, &v.at)
-		}
+		err := wholefile.ReadSealed(v.file, &v.at)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			v.at = nil
 			v.log.Warn("which images were verified cannot be read, and they are verified again", "file", v.file, "err", err)
@@ -104,11 +99,7 @@ func (v *verified) writeLocked() {
 	if v.file == "" {
 		return
 	}
-	b, err := json.Marshal(v.at)
-	if err == nil {
-		err = wholefile.Write(v.file, b, 0o600, -1, -1)
-	}
-	if err != nil {
+	if err := wholefile.WriteSealed(v.file, v.at); err != nil {
 		v.log.Warn("which images were verified cannot be written", "file", v.file, "err", err)
 	}
 }
