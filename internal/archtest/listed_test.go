@@ -27,6 +27,7 @@ var unlisted = map[string]string{
 	"JoinGroup": "it takes a second at most",
 	"Created":   "it must not block",
 	"Started":   "it must not block",
+	"ShimDied":  "it looks over the node for two seconds at most, and no call waits for it",
 }
 
 // PROPERTIES 65: nothing outside is asked beside the list of what is under way. Each method of a

@@ -100,7 +100,6 @@ func TestEachRoomThatOpensFilesKnowsWhoMakesThem(t *testing.T) {
 			own, image, "root: keys, and archives that are imported",
 		},
 		"internal/images/peer":      {root},
-		"internal/base/clock":       {own},
 		"internal/host/kernelclock": {kernel},
 		"internal/images/policy":    {root, own},
 		"internal/images/unpack":    {own, image, kernel},

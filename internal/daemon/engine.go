@@ -11,6 +11,7 @@ import (
 	"berth/internal/engine/layers"
 	"berth/internal/engine/probe"
 	"berth/internal/engine/shims"
+	"berth/internal/host/cgroup"
 	"berth/internal/host/pidfd"
 )
 
@@ -29,10 +30,17 @@ func openEngine(c *containerd, h host, im images, owner string) (engine, error) 
 	node := shims.Config{
 		StateDir: filepath.Dir(strings.TrimPrefix(c.cfg.Containerd.Address, "unix://")), // unless it is configured otherwise
 		Learned:  e.known.noteStateDir,
+		Inside:   c.embeds(),
 		Logger:   c.log.Logger,
 	}
 	if c.embeds() {
 		node.StateDir = c.embedConfig().State
+	}
+	switch apart, err := cgroup.OpenApart(); {
+	case err != nil:
+		return e, err
+	case apart != nil:
+		node.Apart = apart
 	}
 	e.shims = shims.New(node)
 	adapter := ctrd.Config{

@@ -46,6 +46,8 @@ func (d *daemon) parts(changes <-chan config.Config) []part {
 		{"core", atOnce, d.heart.core.Run}, // it restores the records, and then follows containerd
 		{"embedded containerd", atOnce, d.runEmbedded},
 
+		{"shims apart from the unit", atOnce, d.engine.shims.RunApart},
+
 		{"settings", atOnce, d.follow(changes)},
 		{"metrics", atOnce, d.persistently("serve metrics", d.serveMetrics)},
 		{"network", atOnce, d.persistently("follow the network configuration", func(ctx context.Context) error {

@@ -67,6 +67,9 @@ func TestTheCodeSurvivesAShimKilledBeforeTheExit(t *testing.T) {
 // pod with a pause process is NOTREADY. A kernel that does not report codes shows them until the
 // process is reaped; when berth was not as fast as that, there is only what containerd reports, which
 // is the same whatever the process ended with. What was settled and released before keeps its code.
+//
+// PROPERTIES 76: why names the shim, also if it died while berth was away, with the containerd
+// inside that cleans up later: "SIGKILL ended it", it said, "it came from within the pod".
 func TestAKilledShimTakesItsPodWithIt(t *testing.T) {
 	bothOrders(t, withPause, func(t *testing.T, n *node.Node, _ *faults, between func()) {
 		pod, id := n.Sh(exitOnTerm(42))
@@ -82,6 +85,25 @@ func TestAKilledShimTakesItsPodWithIt(t *testing.T) {
 			return err == nil && st.GetStatus().GetState() == runtimeapi.PodSandboxState_SANDBOX_NOTREADY
 		})
 		node.ExpectExit(t, n.Container(ended), 43, "Error")
+		named := func() {
+			n.Until("the shim is named", func() bool {
+				text, _ := n.Command("why", id).CombinedOutput()
+				return strings.Contains(string(text), "The shim of its pod had died")
+			})
+		}
+		if named(); n.Containerd != nil {
+			return
+		}
+		pod, id = n.Sh(exitOnTerm(42))
+		ready(n, id)
+		shim := n.Shims()[pod]
+		n.Berth.Kill(syscall.SIGKILL)
+		if err := syscall.Kill(shim, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		n.StartBerth()
+		expectExact(t, n, id, 137)
+		named()
 	})
 }
 

@@ -5,6 +5,7 @@ package systemd
 import (
 	"encoding/json"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -155,6 +156,37 @@ func TestPodsOutliveRestartsAndKills(t *testing.T) {
 		}
 		h.stored(3)
 	}
+}
+
+// PROPERTIES 76: a signal to every process of the unit ended every pod, by way of its shim. Shims
+// leave the unit's group, also one that an older berth has left there.
+func TestASignalToTheWholeUnitEndsNoPod(t *testing.T) {
+	h := start(t, paused, "")
+	_, id := h.waits()
+	pid := h.Pid(id)
+	shim := h.parent(pid)
+	apart := func() bool { return h.group(shim) != h.group(h.number("berth", "MainPID")) }
+	h.until("the shim has left the unit", apart)
+	procs := h.group(h.number("berth", "MainPID")) + "/cgroup.procs"
+	if err := os.WriteFile(procs, []byte(strconv.Itoa(shim)), 0); err != nil || apart() {
+		t.Fatalf("%v, or the shim is not in the unit", err)
+	}
+	h.systemctl("restart", "berth")
+	h.until("the next berth has moved the shim", apart)
+	before := h.number("berth", "MainPID")
+	h.systemctl("kill", "-s", "KILL", "berth")
+	h.until("another berth is active", func() bool {
+		return h.property("berth", "ActiveState") == "active" && h.number("berth", "MainPID") != before
+	})
+	if err := h.call(); err != nil {
+		t.Fatal(err)
+	}
+	h.expectRunning(id, pid)
+	if !lives(shim) {
+		t.Error("the shim was killed with the unit")
+	}
+	h.end(pid, syscall.SIGTERM)
+	node.ExpectExit(t, h.measured(id), 42, "Error")
 }
 
 // A stop of the unit leaves pods running, and the next start finds them. The shim has the code of

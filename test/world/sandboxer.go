@@ -58,7 +58,7 @@ func (r runtime) StartShim(ctx context.Context, req pod.SandboxRequest) error {
 }
 
 // ShimDied implements pod.Runtime.
-func (r runtime) ShimDied(id string) bool {
+func (r runtime) ShimDied(_ context.Context, id string) bool {
 	r.tasks.w.mu.Lock()
 	defer r.tasks.w.mu.Unlock()
 	sh := r.tasks.w.ctrd.shims[id]

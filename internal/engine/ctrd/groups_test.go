@@ -186,7 +186,7 @@ func TestAShimThatWasStartedAgainOutlivesTheMatesOfItsPod(t *testing.T) {
 		t.Fatal(err)
 	}
 	try(t, n.DeleteSandbox(t.Context(), otherID))
-	if n.ShimDied(thisID) || !n.shims.Is(thisID, shim) {
+	if n.shims.HasEnded(thisID) || !n.shims.Is(thisID, shim) {
 		t.Error("the shim of a pod was killed when another pod went")
 	}
 	try(t, n.end(thisID))

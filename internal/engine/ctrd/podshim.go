@@ -148,7 +148,7 @@ func (s sandboxer) lost(ctx context.Context, id string, why error) bool {
 }
 
 // ShimDied implements pod.Shims.
-func (p *PodShims) ShimDied(id string) bool { return p.shims.HasEnded(id) }
+func (p *PodShims) ShimDied(ctx context.Context, id string) bool { return p.shims.Killed(ctx, id) }
 
 // EndShim ends the shim of a pod whose tasks are deleted, or the pod's place in a shim that serves
 // others. As for a task that is deleted, a shim that containerd does not know is looked for on the

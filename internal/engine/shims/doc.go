@@ -21,6 +21,7 @@
 //     in the room ends it, and its death ends no container. A pod joins none that has died, and
 //     none if nothing would spare its containers: see [Cleanups.CanSpare].
 //   - Ending and removing an absent object succeeds.
+//   - Shims and loggers leave the control group of berth's unit, in which they begin.
 //
 // # Never
 //
@@ -37,5 +38,6 @@
 // # Files
 //
 // shims.go has the shim of each pod, groups.go the pods that share one, processes.go the search of
-// /proc, left.go and bundle.go the remains of a task, and cleanup.go makes deletions faster.
+// /proc, left.go and bundle.go the remains of a task, apart.go the way out of berth's own control
+// group, and cleanup.go makes deletions faster.
 package shims

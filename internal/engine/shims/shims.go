@@ -31,7 +31,11 @@ type Config struct {
 	// Learned is told of a further such directory, which a shim of a pod works below: no API of
 	// containerd's names it. [Shims.Learn] takes it back after a restart. It may be nil.
 	Learned func(state string)
-	Logger  *slog.Logger
+	// Inside is set if containerd runs in this process: each shim of the node can be found then.
+	Inside bool
+	// Apart is where shims go from berth's own control group; nil leaves them where they begin.
+	Apart  Apart
+	Logger *slog.Logger
 }
 
 // Shims knows the shim process of each pod by a pidfd, from when the pod's first task is known
@@ -42,6 +46,9 @@ type Shims struct {
 	processes processSearch
 	learned   func(state string)
 	nowhere   bool // without a node to look at
+	inside    bool
+	apart     Apart
+	appeared  chan struct{} // a shim is known that was not before
 
 	mu     sync.Mutex
 	of     map[string]shim // by key: the ID of a pod, or of a group of pods
@@ -58,6 +65,9 @@ func New(cfg Config) *Shims {
 		log:       cfg.Logger,
 		processes: processSearch{proc: procfs},
 		learned:   cfg.Learned,
+		inside:    cfg.Inside,
+		apart:     cfg.Apart,
+		appeared:  make(chan struct{}, 1),
 	}
 	s.Learn(cfg.StateDir)
 	return s
@@ -204,6 +214,10 @@ func (s *Shims) put(key string, p shim) bool {
 		s.of = map[string]shim{}
 	}
 	s.of[key] = p
+	select {
+	case s.appeared <- struct{}{}:
+	default:
+	}
 	delete(s.doubted, key)
 	if g := s.groups.all[key]; g != nil {
 		g.made, g.over = false, false

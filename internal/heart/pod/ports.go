@@ -205,9 +205,9 @@ type Shims interface {
 	// Hangs reports whether the shim that a sandbox shares with others does not answer a question
 	// that needs nothing of any container. It takes some seconds at most.
 	Hangs(ctx context.Context, id string) bool
-	// ShimDied reports whether the shim of a sandbox is known, and has ended. It asks the kernel
-	// alone.
-	ShimDied(id string) bool
+	// ShimDied reports whether the clean-up after a dead shim may have ended the processes of a
+	// sandbox. It asks the kernel alone, and looks over the node if the shim is not known.
+	ShimDied(ctx context.Context, id string) bool
 }
 
 // TaskRequest asks for a task.

@@ -107,12 +107,12 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 		s.obs.Note(u.id, event.CodeUnconfirmed{Code: known.Code})
 	}
 	s.noteContradiction(u, known)
-	if known.Signal() == int(unix.SIGKILL) && !known.OOM && !u.evidence.explains(known) && s.shims.ShimDied(u.pod.id) {
-		s.obs.Note(u.id, event.ShimDied{})
-	}
 	if u.now().Undone == "" {
 		s.publisher.stopped(u)
 		s.endings.notify(u)
+	}
+	if known.Signal() == int(unix.SIGKILL) && !known.OOM && !u.evidence.explains(known) && s.shims.ShimDied(ctx, u.pod.id) {
+		s.obs.Note(u.id, event.ShimDied{})
 	}
 	s.lanes.release(u)
 	return nil
