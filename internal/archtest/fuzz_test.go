@@ -57,6 +57,7 @@ var fuzzed = map[string]string{
 	"recorder.segment.scan":       "FuzzSegment",
 	"spec.ForContainer":           "FuzzUsers",
 	"spec.ParseSeccomp":           "FuzzSeccomp",
+	"spec.parseHook":              "FuzzHook",
 	"state.decodeEntries":         "FuzzJournal",
 	"stream.frames.Read":          "FuzzFrames",
 	"stream.readSizes":            "FuzzSizes",
@@ -65,6 +66,10 @@ var fuzzed = map[string]string{
 
 // unfuzzed are functions with the name of a parser that need no fuzz test, and why.
 var unfuzzed = map[string]string{
+	"config.ParseBind":               "it reads a setting",
+	"config.ParseDevice":             "it reads a setting, or one device of an annotation",
+	"config.ParseMount":              "it reads a setting",
+	"config.ParseUlimit":             "it reads a setting",
 	"ctl.parsePorts":                 "it reads an argument of a command",
 	"ctl.parseSince":                 "it reads an argument of a command",
 	"imagestore.Names.parse":         "it finds the documents that parseConfig reads",

@@ -7,6 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/base/config"
 	"berth/internal/heart/pod"
@@ -35,6 +39,9 @@ func (b base) makeHandlers() (map[string]pod.Handler, error) {
 			PrivilegedWithoutHostDevices: r.PrivilegedWithoutHostDevices,
 			PodAnnotations:               r.PodAnnotations,
 			ContainerAnnotations:         r.ContainerAnnotations,
+			NoPivotRoot:                  r.NoPivotRoot,
+			NoNewKeyring:                 r.NoNewKeyring,
+			Defaults:                     defaultsOf(r.Defaults),
 		}
 		if r.BaseSpec != "" {
 			loaded, err := spec.LoadBase(r.BaseSpec)
@@ -61,6 +68,56 @@ func (b base) makeHandlers() (map[string]pod.Handler, error) {
 		out[name] = h
 	}
 	return out, nil
+}
+
+// defaultsOf turns the defaults of a handler, which were checked, into those of specifications.
+func defaultsOf(d config.Defaults) spec.Defaults {
+	pairs := func(list []string) map[string]string {
+		m := map[string]string{}
+		for _, s := range list {
+			name, value, _ := strings.Cut(s, "=")
+			m[name] = value
+		}
+		return m
+	}
+	out := spec.Defaults{
+		Seccomp:            d.Seccomp,
+		SeccompRuntime:     d.SeccompRuntime,
+		SeccompPrivileged:  d.SeccompPrivileged,
+		AppArmor:           d.AppArmor,
+		Capabilities:       d.Capabilities,
+		Sysctls:            pairs(d.Sysctls),
+		Env:                d.Env,
+		Annotations:        pairs(d.Annotations),
+		PidsLimit:          d.PidsLimit,
+		ReadonlyRootfs:     d.ReadonlyRootfs,
+		IgnoreImageVolumes: d.IgnoreImageVolumes,
+		Devices:            d.Devices,
+		AllowedDevices:     d.AllowedDevices,
+		DeviceOwnership:    d.DeviceOwnership,
+		AllDevices:         d.AllDevices,
+		Groups:             spec.OwnGroups(d.CgroupWritable),
+		HooksDirs:          d.HooksDirs,
+		Device: func(text string) (*runtimeapi.Device, error) {
+			b, err := config.ParseDevice(text)
+			return &runtimeapi.Device{HostPath: b.Host, ContainerPath: b.Container, Permissions: b.Options}, err
+		},
+	}
+	mount := func(host, container string, readonly bool) {
+		out.Mounts = append(out.Mounts, &runtimeapi.Mount{HostPath: host, ContainerPath: container, Readonly: readonly})
+	}
+	for _, s := range d.Mounts {
+		b, _ := config.ParseMount(s)
+		mount(b.Host, b.Container, b.Options == "ro")
+	}
+	if zone := d.Zone(); zone != "" {
+		mount(zone, "/etc/localtime", true)
+	}
+	for _, s := range d.Ulimits {
+		u, _ := config.ParseUlimit(s)
+		out.Rlimits = append(out.Rlimits, specs.POSIXRlimit{Type: u.Type, Soft: u.Soft, Hard: u.Hard})
+	}
+	return out
 }
 
 // handlerNetworks returns the directories of CNI configurations of the handlers that have one.

@@ -149,6 +149,8 @@ func fromContainerd(cfg tree, version int64, f facts) (*translation, error) {
 	t.streams(cfg.sub("plugins", criServer))
 	t.containerdNRI(cfg.sub("plugins"), version)
 	t.carry(cfg, containerdTable.Carried)
+	t.seccomp(cfg.sub("plugins", criRuntime))
+	t.spread()
 	if v, off := t.flag(runtime, "enable_cdi"); off != nil && !v {
 		t.set(off.from(), []string{}, "cdi", "spec_dirs")
 	}
@@ -290,6 +292,20 @@ func (t *translation) containerdPods(in tree) {
 	}
 	if v, l := t.text(cni, "conf_template"); v != "" {
 		t.say(Pods, l, "berth writes no configuration of a network out of a template: the one that is there now goes on to be used, and a node that gets another range of addresses needs a new one by other means")
+	}
+}
+
+// seccomp takes the profile of pods that ask for none.
+func (t *translation) seccomp(in tree) {
+	v, l := t.text(in, "unset_seccomp_profile")
+	local, isLocal := strings.CutPrefix(v, "localhost/")
+	switch {
+	case v == "runtime/default" || v == "docker/default":
+		t.set(l.from(), config.RuntimeDefault, "runtimes", everyHandler, "defaults", "seccomp")
+	case isLocal:
+		t.set(l.from(), local, "runtimes", everyHandler, "defaults", "seccomp")
+	case v != "" && v != "unconfined":
+		t.wrong(l, "runtime/default, unconfined or localhost/PROFILE")
 	}
 }
 

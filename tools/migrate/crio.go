@@ -30,8 +30,9 @@ func fromCRIO(cfg, registries tree, f facts) (*translation, error) {
 	t.registriesConf(registries)
 	t.crioNetwork(crio.sub("network"))
 	t.crioServes(crio)
-	t.containers(crio.sub("image"))
+	t.containers(crio.sub("image"), crio.sub("runtime"))
 	t.carry(cfg, crioTable.Carried)
+	t.spread()
 	t.rest(cfg, crioTable, "this is a setting of CRI-O itself, or one that this berth does not know; berth has none like it")
 	return t, errors.Join(t.errs...)
 }
@@ -56,6 +57,10 @@ func (t *translation) crioHandlers(in tree) {
 	}
 	t.set(l.from(), name, "default_runtime")
 	names := handlers.names()
+	devices, l := t.list(in, "allowed_devices")
+	if l == nil {
+		devices = []string{"/dev/fuse", "/dev/net/tun"}
+	}
 	for _, must := range []string{name, "runc"} { // runc is berth's own handler, which has to agree
 		if !slices.Contains(names, must) {
 			names = append(names, must)
@@ -84,6 +89,8 @@ func (t *translation) crioHandlers(in tree) {
 			}
 		}
 		t.crioHandler(n, in, from, systemd != "cgroupfs")
+		t.crioAnnotations(n, handlers.sub(n), devices)
+		t.crioSeccomp(handlers.sub(n), n)
 	}
 }
 
@@ -147,35 +154,72 @@ func (t *translation) crioPods(in tree) {
 	if v, l := t.flag(in, "selinux"); l != nil && !v && t.SELinux {
 		t.say(Pods, l, "this node has SELinux, and berth labels the pods of such a node: volumes need labels that containers may use")
 	}
+	every := func(key string) []string { return []string{"runtimes", everyHandler, "defaults", key} }
 	caps, l := t.list(in, "default_capabilities")
 	if l == nil {
 		caps = crioCaps
 	}
-	if more := beyond(caps); len(more) > 0 {
-		t.say(Pods, l, "a container that says nothing about it has more capabilities with berth, as with containerd: also %s. Drop them in the pods where they matter", strings.Join(more, ", "))
+	if len(less(ownCaps, caps))+len(less(caps, ownCaps)) > 0 {
+		t.set(l.from(), caps, every("capabilities")...)
 	}
-	if fewer := lacking(caps); len(fewer) > 0 {
-		t.say(Pods, l, "containers have %s with berth only if they ask for it", strings.Join(fewer, ", "))
+	t.crioSeccomp(in, "*")
+	dirs, l := t.list(in, "hooks_dir")
+	if l == nil {
+		dirs = []string{"/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d"}
 	}
-	if v, l := t.list(in, "default_sysctls"); len(v) > 0 {
-		var others []string
-		for _, s := range v {
-			name, _, _ := strings.Cut(s, "=")
-			if n := strings.TrimSpace(name); n != "net.ipv4.ping_group_range" && n != "net.ipv4.ip_unprivileged_port_start" {
-				others = append(others, n)
-			}
-		}
-		if len(others) > 0 {
-			t.say(Pods, l, "pods have %s only if they ask for it in their securityContext", strings.Join(others, ", "))
+	if dirs = slices.DeleteFunc(dirs, func(d string) bool { return !t.full(d) }); len(dirs) > 0 {
+		t.set(l.from(), dirs, every("hooks_dirs")...)
+	}
+}
+
+// crioSeccomp takes the file of RuntimeDefault, of a handler or of every one.
+func (t *translation) crioSeccomp(in tree, name string) {
+	v, l := t.text(in, "seccomp_profile")
+	if v == "" || v == "/usr/share/containers/seccomp.json" || v == "unconfined" {
+		return
+	}
+	text, err := t.read(v)
+	if conditions.Match(text) || err != nil {
+		t.say(Pods, l, "RuntimeDefault is berth's own profile, since that of the file cannot be read, or has rules with conditions (includes, excludes). Write them as plain rules, and name the file as `seccomp_runtime_default` of the handler")
+		return
+	}
+	t.set(l.from(), v, "runtimes", name, "defaults", "seccomp_runtime_default")
+}
+
+// conditions finds rules of a seccomp profile that hold for some containers alone.
+var conditions = regexp.MustCompile(`"(includes|excludes)"\s*:\s*\{\s*"`)
+
+// crioAnnotations takes what a handler gives to pods that ask by annotations.
+func (t *translation) crioAnnotations(name string, in tree, devices []string) {
+	set := func(l *leaf, value any, key string) { t.set(l.from(), value, "runtimes", name, "defaults", key) }
+	allowed, l := t.list(in, "allowed_annotations")
+	taken := 0
+	for _, a := range allowed {
+		taken++
+		switch a {
+		case "devices.crio.io", "io.kubernetes.cri-o.Devices":
+			set(l, devices, "allowed_devices")
+		case "cgroup2-mount-hierarchy-rw.crio.io", "io.kubernetes.cri-o.cgroup2-mount-hierarchy-rw":
+			set(l, config.CgroupsAnnotated, "cgroup_writable")
+		default:
+			taken--
 		}
 	}
-	if l := t.find(in, "hooks_dir"); l != nil {
-		list, _ := l.value.([]any)
-		for _, d := range list {
-			if dir, ok := d.(string); ok && t.full(dir) {
-				t.say(Pods, l, "berth reads no hooks that choose their containers: those in %s do not run. A `base_spec` of a handler has hooks for all of its containers, CDI those of devices, and NRI plug-ins the rest", dir)
-			}
+	if l != nil {
+		l.used = taken > 0 && taken == len(allowed) // the rest is named
+	}
+	var more []string
+	var from *leaf
+	in.sub("default_annotations").each(func(at []string, l *leaf) {
+		l.used = true
+		if strings.Contains(at[len(at)-1], "crio.io") || strings.Contains(at[len(at)-1], "cri-o") {
+			t.say(Pods, l, "annotations of CRI-O's own have no effect: an NRI plug-in can do the same")
+			return
 		}
+		more, from = append(more, strings.Join(at, ".")+"="+fmt.Sprint(l.value)), l
+	})
+	if len(more) > 0 {
+		set(from, more, "annotations")
 	}
 }
 
@@ -187,9 +231,6 @@ var (
 		"SETGID", "SETPCAP", "SETUID", "SYS_CHROOT",
 	}
 )
-
-func beyond(caps []string) []string  { return less(ownCaps, caps) }
-func lacking(caps []string) []string { return less(caps, ownCaps) }
 
 // less is all of a that b lacks.
 func less(a, b []string) (list []string) {
@@ -226,7 +267,7 @@ func (t *translation) crioImages(in tree) {
 }
 
 // containers translates the settings in /etc/containers that CRI-O's own files do not mention.
-func (t *translation) containers(image tree) {
+func (t *translation) containers(image, runtime tree) {
 	const certs = "/etc/containers/certs.d"
 	switch {
 	case !t.full(certs):
@@ -245,11 +286,39 @@ func (t *translation) containers(image tree) {
 			}
 		}
 	}
-	for _, file := range []string{"/etc/containers/mounts.conf", "/usr/share/containers/mounts.conf"} {
-		if text, err := t.read(file); err == nil && strings.TrimSpace(string(text)) != "" {
-			t.say(Pods, nil, "containers do not get the mounts that %s lists: a `base_spec` of their handler can have them", file)
+	if list, l := t.list(runtime, "default_mounts"); len(list) > 0 {
+		t.mounts(l, l.from(), list)
+		return
+	}
+	named, l := t.text(runtime, "default_mounts_file")
+	for _, file := range []string{named, "/etc/containers/mounts.conf", "/usr/share/containers/mounts.conf"} {
+		text, err := t.read(file)
+		if mounts := strings.Fields(string(text)); file != "" && err == nil && len(mounts) > 0 {
+			t.mounts(l, "the mounts in "+file, mounts)
 			break
 		}
+	}
+}
+
+// mounts takes a list of mounts, HOST or HOST:CONTAINER, for every handler. CRI-O gives a container a
+// copy of what the host has there, and nothing if the host has nothing there.
+func (t *translation) mounts(l *leaf, from string, lines []string) {
+	var all []string
+	for _, m := range lines {
+		host, _, two := strings.Cut(m, ":")
+		if !two {
+			m = host + ":" + host
+		}
+		b, err := config.ParseMount(m + ":ro")
+		switch _, unread := t.read(host); {
+		case err != nil:
+			t.say(Pods, l, "containers do not get a mount of %s: %v", from, err)
+		case unread == nil || t.full(b.Host):
+			all = append(all, m+":ro")
+		}
+	}
+	if len(all) > 0 {
+		t.set(from, all, "runtimes", everyHandler, "defaults", "mounts")
 	}
 }
 

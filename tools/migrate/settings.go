@@ -90,7 +90,7 @@ func isDefault(path []string, value any) bool {
 			return false
 		}
 		if v, ok = m[p]; !ok {
-			return len(path) == 3 && path[0] == "runtimes" && reflect.ValueOf(value).IsZero()
+			return len(path) > 2 && path[0] == "runtimes" && reflect.ValueOf(value).IsZero()
 		}
 	}
 	return fmt.Sprint(v) == fmt.Sprint(value)

@@ -23,8 +23,10 @@ type table struct {
 // carried is a setting that is copied.
 type carried struct {
 	Setting string
-	As      string // text, dir, dirs, list or flag
+	As      string // text, dir, dirs, list, flag or number
 	To      string
+	Values  map[string]any // what its values become; one that is not there is not copied
+	Usual   []any          // values that need not be copied
 }
 
 // translated is a setting that code translates. Tests and docs/migrate.md read it.
@@ -71,9 +73,57 @@ func (t *translation) carry(cfg tree, rows []carried) {
 			if i, j := slices.Index(from, "*"), slices.Index(to, "*"); i >= 0 && j >= 0 {
 				to[j] = at[i]
 			}
-			t.copy(cfg, at, r.As, to)
+			switch l := t.find(cfg, at...); {
+			case slices.ContainsFunc(r.Usual, l.is):
+			case r.Values == nil:
+				t.copy(cfg, at, r.As, to)
+			default:
+				if v, ok := r.Values[fmt.Sprint(l.value)]; ok {
+					t.set(l.from(), v, to...)
+				}
+			}
 		}
 	})
+}
+
+// is reports whether a setting has a value.
+func (l *leaf) is(v any) bool { return fmt.Sprint(v) == fmt.Sprint(l.value) }
+
+// everyHandler is the name in the path of a setting that each handler gets, where the old runtime
+// has it for all of them.
+const everyHandler = "*"
+
+// spread gives each handler the settings of every handler. Those outside of its defaults are for
+// runc's shim.
+func (t *translation) spread() {
+	names, runc := []string{"runc"}, []string{"runc"}
+	for _, s := range t.settings {
+		if len(s.path) == 3 && s.path[0] == "runtimes" && s.path[1] != "runc" {
+			switch s.path[2] {
+			case "type":
+				names = append(names, s.path[1])
+			case "host_process":
+				runc = append(runc, s.path[1])
+			}
+		}
+	}
+	all := t.settings
+	t.settings = slices.DeleteFunc(slices.Clone(all), func(s Setting) bool { return slices.Contains(s.path, everyHandler) && s.path[0] == "runtimes" })
+	for _, s := range all {
+		if s.path[0] != "runtimes" || s.path[1] != everyHandler {
+			continue
+		}
+		to := names
+		if s.path[2] != "defaults" {
+			to = runc
+		}
+		for _, name := range to {
+			own := slices.Concat(s.path[:1], []string{name}, s.path[2:])
+			if !slices.ContainsFunc(t.settings, func(have Setting) bool { return slices.Equal(have.path, own) }) {
+				t.set(s.From, s.Value, own...)
+			}
+		}
+	}
 }
 
 // copy copies one setting. An empty text stands for the default, and so does an empty list of
@@ -83,6 +133,10 @@ func (t *translation) copy(in tree, at []string, as string, to []string) {
 	case "flag":
 		if v, l := t.flag(in, at...); v {
 			t.set(l.from(), true, to...)
+		}
+	case "number":
+		if v, l := t.number(in, at...); v > 0 {
+			t.set(l.from(), v, to...)
 		}
 	case "text", "dir":
 		v, l := t.text(in, at...)
@@ -95,7 +149,7 @@ func (t *translation) copy(in tree, at []string, as string, to []string) {
 		t.set(l.from(), v, to...)
 	default:
 		v, l := t.list(in, at...)
-		if l == nil || as == "dirs" && len(v) == 0 {
+		if l == nil || as == "dirs" && len(v) == 0 || len(v) == 0 && to[0] == "runtimes" {
 			return
 		}
 		if as == "dirs" {
@@ -120,7 +174,7 @@ func (t *translation) rest(in tree, rules table, unknown string) {
 		case nothing(l.value), i < 0 && slices.ContainsFunc(rules.Ignored, fits):
 		case i < 0:
 			t.say(Note, l, "%s", unknown)
-		case !slices.ContainsFunc(rules.Lost[i].Usual, func(v any) bool { return fmt.Sprint(v) == fmt.Sprint(l.value) }):
+		case !slices.ContainsFunc(rules.Lost[i].Usual, l.is):
 			t.say(rules.Lost[i].Weight, l, "%s", rules.Lost[i].Means)
 		}
 	})

@@ -15,8 +15,13 @@ import (
 var anyNode = facts{
 	Beside: true,
 	which:  func(program string) string { return "/usr/bin/" + program },
-	read:   func(string) ([]byte, error) { return []byte(`{"auths": {"x": {"auth": "dTpw"}}}`), nil },
-	full:   func(string) bool { return true },
+	read: func(file string) ([]byte, error) {
+		if strings.HasSuffix(file, "mounts.conf") {
+			return []byte("/a:/b\n"), nil
+		}
+		return []byte(`{"auths": {"x": {"auth": "dTpw"}}}`), nil
+	},
+	full: func(string) bool { return true },
 }
 
 // runtimes are the tables, with the translation that each belongs to.
@@ -32,11 +37,17 @@ var runtimes = []struct {
 // Each row of the tables is what the translation does: a setting with a counterpart becomes that,
 // and one without is named.
 func TestTheTablesOfSettingsAreTrue(t *testing.T) {
-	examples := map[string]any{"text": "x", "dir": "/x", "dirs": []any{"/x"}, "list": []any{"x"}, "flag": true}
+	examples := map[string]any{"text": "x", "dir": "/x", "dirs": []any{"/x"}, "list": []any{"x"}, "flag": true, "number": int64(7)}
 	for _, r := range runtimes {
 		rows := slices.Clone(r.table.Translated)
 		for _, c := range r.table.Carried {
-			rows = append(rows, translated{Setting: c.Setting, Example: examples[c.As], To: c.To})
+			example := examples[c.As]
+			for v := range c.Values {
+				if example = v; v == "true" {
+					example = true
+				}
+			}
+			rows = append(rows, translated{Setting: c.Setting, Example: example, To: c.To})
 		}
 		for _, row := range rows {
 			cfg := tree{}

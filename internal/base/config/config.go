@@ -304,6 +304,9 @@ type Runtime struct {
 	SandboxImage                 string   `toml:"sandbox_image" doc:"Image of the pause process, which holds the namespaces of a pod. It is pulled when it is missing, and the image garbage collection of the kubelet leaves it. Empty: a program that berth brings along, in the pods that pod.pause has a process for."`
 	CNIConfDir                   string   `toml:"cni_conf_dir" doc:"Directory of CNI configurations for the pods of this handler, as network.conf_dir is for all others. Where it has no valid configuration the pods are refused. Empty: network.conf_dir."`
 	ContainerAnnotations         []string `toml:"container_annotations" doc:"Patterns of container annotations that are passed to the OCI runtime, as in pod_annotations."`
+	NoPivotRoot                  bool     `toml:"no_pivot_root" doc:"Let runc change the root of a container without pivot_root(2), for a host whose root is in memory. A container is confined less then."`
+	NoNewKeyring                 bool     `toml:"no_new_keyring" doc:"Make no session keyring for each container."`
+	Defaults                     Defaults `toml:"defaults"`
 }
 
 // Duration is a time.Duration written as 10s or 5m.
@@ -372,6 +375,7 @@ func Default() Config {
 			HostProcess:          true,
 			PodAnnotations:       []string{},
 			ContainerAnnotations: []string{},
+			Defaults:             noDefaults(),
 		}},
 	}
 }
@@ -433,9 +437,9 @@ func (c *Config) Set(key, value string) error {
 			return fmt.Errorf("set %s to %q: %w: %w", key, value, err, errdefs.ErrInvalidArgument)
 		}
 	}
-	if len(parts) == 3 && parts[0] == "runtimes" { // decoding has replaced the handler as a whole
+	if len(parts) > 2 && parts[0] == "runtimes" { // decoding has replaced the handler as a whole
 		r := c.Runtimes[parts[1]]
-		if err := set(&r, parts[2], value, literal); err != nil {
+		if err := set(&r, strings.Join(parts[2:], "."), value, literal); err != nil {
 			return fmt.Errorf("set %s to %q: %w: %w", key, value, err, errdefs.ErrInvalidArgument)
 		}
 		next.Runtimes[parts[1]] = r

@@ -85,6 +85,7 @@ func (r Runtime) check(prefix string, bad func(key, format string, args ...any))
 			bad(prefix+"sandbox_image", "it has no effect with a sandboxer, which makes the sandboxes itself")
 		}
 	}
+	r.Defaults.check(prefix+"defaults.", bad)
 	generic := r.ConfigPath != "" || r.ConfigBody != ""
 	runc := r.IsRunc()
 	switch {
@@ -92,6 +93,8 @@ func (r Runtime) check(prefix string, bad func(key, format string, args ...any))
 		bad(prefix+"config_path", "the shim of runc does not take a configuration; set binary, root and systemd_cgroup")
 	case !runc && r.Binary != "":
 		bad(prefix+"binary", "%s does not take it; only the shim of runc does", r.Type)
+	case !runc && (r.NoPivotRoot || r.NoNewKeyring):
+		bad(prefix+"no_pivot_root", "%s does not take it, nor no_new_keyring; only the shim of runc does", r.Type)
 	case !runc && r.Root != "":
 		bad(prefix+"root", "%s does not take it; only the shim of runc does", r.Type)
 	}

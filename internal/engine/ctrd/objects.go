@@ -36,7 +36,13 @@ func options(h pod.Handler) (typeurl.Any, error) {
 			ConfigBody: []byte(h.ConfigBody),
 		}
 	default:
-		o = &runcoptions.Options{BinaryName: h.Binary, Root: h.Root, SystemdCgroup: h.SystemdCgroup}
+		o = &runcoptions.Options{
+			BinaryName:    h.Binary,
+			Root:          h.Root,
+			SystemdCgroup: h.SystemdCgroup,
+			NoPivotRoot:   h.NoPivotRoot,
+			NoNewKeyring:  h.NoNewKeyring,
+		}
 	}
 	a, err := typeurl.MarshalAnyToProto(o)
 	if err != nil {

@@ -63,6 +63,10 @@ type Handler struct {
 	// BaseSpec is the specification that those of containers start from; nil for an empty one. It
 	// is never changed.
 	BaseSpec *specs.Spec
+	// Defaults are what its containers get if their requests say nothing about it.
+	Defaults spec.Defaults
+	// NoPivotRoot and NoNewKeyring are options of runc's shim.
+	NoPivotRoot, NoNewKeyring bool
 }
 
 // Options is a type of options of shims.
@@ -103,6 +107,12 @@ type TaskState struct {
 	Stopped  bool   // ended; Code and ExitedAt are the shim's
 	Code     uint32
 	ExitedAt clock.Instant
+}
+
+// TaskUsage is what a shim says that a container uses: CPU time in nanoseconds, and bytes. A figure
+// that it does not give is 0, and so is a limit that there is none of.
+type TaskUsage struct {
+	CPU, Memory, MemoryLimit, InactiveFile, Anon uint64
 }
 
 // Runtime is containerd, as far as pods need it. Errors wrap errdefs' sentinels: ErrNotFound if the

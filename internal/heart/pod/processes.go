@@ -25,6 +25,7 @@ type processes struct {
 	cgroups Cgroups
 	ooms    *oomReader
 	obs     Observer
+	host    spec.Host
 }
 
 // observedProcess is the kernel's answer about the process of a unit.
@@ -62,10 +63,15 @@ func (p *processes) watch(u *unit, pid uint32) (state.Process, error) {
 	return proc, nil
 }
 
-// delegate gives the control group of a container that asked for that to the user of its process,
+// delegate gives the control group of a container that has it writable to the user of its process,
 // as that user is on the host. It is called before the process runs the program.
 func (p *processes) delegate(u *unit, group string) error {
-	if u.container == nil || !spec.OwnsGroup(u.container.Config) || group == "" {
+	if u.container == nil || group == "" || !spec.OwnsGroup(p.host, spec.Container{
+		Config:      u.container.Config,
+		Sandbox:     u.pod.sandbox.Config,
+		HostProcess: u.handler.HostProcess,
+		Defaults:    u.handler.Defaults,
+	}) {
 		return nil
 	}
 	uid := u.now().Applied.GetUID()

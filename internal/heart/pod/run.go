@@ -186,7 +186,7 @@ func (m *sandboxMaker) connect(ctx context.Context, u *unit) (connection, error)
 	if u.sandbox.NetNS == "" {
 		return connection{}, nil
 	}
-	sysctls, err := spec.NetSysctls(m.host, u.sandbox.Config)
+	sysctls, err := spec.NetSysctls(m.host, u.handler.Defaults.Pod(u.sandbox.Config))
 	if err != nil {
 		return connection{}, err
 	}
@@ -212,7 +212,7 @@ func (m *sandboxMaker) makeProcess(ctx context.Context, u *unit) error {
 	}
 	oci, degraded, err := spec.ForSandbox(m.host, spec.Sandbox{
 		ID:                           u.id,
-		Config:                       u.sandbox.Config,
+		Config:                       u.handler.Defaults.Pod(u.sandbox.Config),
 		NetNS:                        u.sandbox.NetNS,
 		UserNS:                       owner.path,
 		Pause:                        pause,

@@ -69,6 +69,10 @@ func (s *specBuilder) container(ctx context.Context, u *unit, img Image) (*oci.S
 	if err != nil {
 		return nil, err
 	}
+	hooks, err := spec.LoadHooks(p.handler.Defaults.HooksDirs)
+	if err != nil {
+		return nil, err
+	}
 	target, err := s.targetPID(u)
 	if err != nil {
 		return nil, err
@@ -99,6 +103,8 @@ func (s *specBuilder) container(ctx context.Context, u *unit, img Image) (*oci.S
 		ContainerAnnotations:         p.handler.ContainerAnnotations,
 		Profiles:                     s.profiles(p.handler),
 		Base:                         p.handler.BaseSpec,
+		Defaults:                     p.handler.Defaults,
+		Hooks:                        hooks,
 	})
 	if err != nil {
 		return nil, err
@@ -179,8 +185,11 @@ func (s *specBuilder) targetPID(u *unit) (uint32, error) {
 }
 
 // makeVolumes makes a host directory, with the image's content, for each of the image's volumes
-// that the configuration mounts nothing at.
+// that the configuration mounts nothing at, unless the handler ignores them.
 func (s *specBuilder) makeVolumes(ctx context.Context, u *unit, img Image) (map[string]string, error) {
+	if u.pod.handler.Defaults.IgnoreImageVolumes {
+		return nil, nil
+	}
 	mounted := map[string]bool{}
 	for _, m := range u.container.Config.GetMounts() {
 		mounted[filepath.Clean("/"+m.GetContainerPath())] = true

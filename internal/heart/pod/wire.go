@@ -76,7 +76,7 @@ func New(cfg Config, p Ports) *Controller {
 	names := newInflight(work, cfg.NewID)
 	lanes := newLanes(cfg, inTurn(p.Turn, c.attempt), func() { c.auditor.relistAwaited() }, p.LaneObserver)
 	oomReader := &oomReader{p.Kernel, p.Cgroups, p.Observer}
-	processes := &processes{p.Kernel, p.Cgroups, oomReader, p.Observer}
+	processes := &processes{p.Kernel, p.Cgroups, oomReader, p.Observer, cfg.Host}
 	output := &output{p.Stdios, p.Files, p.Kernel, work, cfg.MaxLogLine, p.Observer}
 	userns := &userNamespaces{p.NetNS, p.UserNamespaces}
 	volumes := &imageVolumes{p.Runtime, p.Images, p.Files, p.Labels}

@@ -21,8 +21,8 @@ var defaultCaps = []string{
 
 // capabilities sets the capabilities of the process. ALL comes first, dropping before adding, then
 // the single names, adding before dropping: add ALL with drop ALL is none, and drop ALL with add
-// KILL is KILL.
-func capabilities(h Host, s *specs.Spec, sec *runtimeapi.LinuxContainerSecurityContext) error {
+// KILL is KILL. own are those of a container that asks for none, instead of the usual ones.
+func capabilities(h Host, s *specs.Spec, sec *runtimeapi.LinuxContainerSecurityContext, own []string) error {
 	asked := sec.GetCapabilities()
 	add, addAll, err := capabilityNames(h, "add_capabilities", asked.GetAddCapabilities())
 	if err != nil {
@@ -36,7 +36,10 @@ func capabilities(h Host, s *specs.Spec, sec *runtimeapi.LinuxContainerSecurityC
 	if err != nil {
 		return err
 	}
-	var caps []string
+	usual, caps := defaultCaps, []string(nil)
+	if len(own) > 0 {
+		usual, _ = names(own)
+	}
 	switch {
 	case sec.GetPrivileged():
 		caps = slices.Clone(h.Capabilities)
@@ -45,7 +48,7 @@ func capabilities(h Host, s *specs.Spec, sec *runtimeapi.LinuxContainerSecurityC
 	case addAll:
 		caps = slices.Clone(h.Capabilities)
 	default:
-		caps = slices.DeleteFunc(slices.Clone(defaultCaps), func(c string) bool { return !slices.Contains(h.Capabilities, c) })
+		caps = slices.DeleteFunc(slices.Clone(usual), func(c string) bool { return !slices.Contains(h.Capabilities, c) })
 	}
 	for _, c := range slices.Concat(add, ambient) { // an ambient capability is a permitted one, too
 		if !slices.Contains(caps, c) {

@@ -69,7 +69,7 @@ func TestACapabilityIsToldWithoutAHost(t *testing.T) {
 					h.Capabilities = append(h.Capabilities, "CAP_SYS_BOOT")
 					var s specs.Spec
 					s.Process = &specs.Process{}
-					if err := capabilities(h, &s, sec(&in)); err != nil {
+					if err := capabilities(h, &s, sec(&in), nil); err != nil {
 						t.Fatal(err)
 					}
 					if got, want := MayReboot(sec(&in)), slices.Contains(s.Process.Capabilities.Bounding, "CAP_SYS_BOOT"); got != want {

@@ -27,7 +27,12 @@ func confine(h Host, s *specs.Spec, in Container) ([]Degraded, error) {
 	if err != nil {
 		return nil, err
 	}
+	profiles := in.Profiles
+	profiles.Default = in.Defaults.SeccompRuntime
 	if sec.GetPrivileged() {
+		if err := applySeccomp(h, s, seccompOf(in.Defaults.SeccompPrivileged), profiles); err != nil {
+			return nil, err
+		}
 		if appArmor.GetProfileType() == runtimeapi.SecurityProfile_Localhost {
 			if err := applyAppArmor(h, s, appArmor); err != nil {
 				return nil, err
@@ -40,8 +45,12 @@ func confine(h Host, s *specs.Spec, in Container) ([]Degraded, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := applySeccomp(h, s, p, in.Profiles); err != nil {
+	if err := applySeccomp(h, s, p, profiles); err != nil {
 		return nil, err
+	}
+	if own := in.Defaults.AppArmor; own != "" && h.AppArmorDefault != "" &&
+		(appArmor == nil || appArmor.GetProfileType() == runtimeapi.SecurityProfile_RuntimeDefault) {
+		appArmor = &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: own}
 	}
 	if sec.GetApparmor() == nil && appArmor.GetProfileType() == runtimeapi.SecurityProfile_RuntimeDefault {
 		appArmor = nil // CRI: for apparmor_profile runtime/default is the same as no profile
@@ -118,6 +127,8 @@ type Profiles struct {
 	// Pulled loads a profile that was pulled from a registry. If it is not here, the error names it:
 	// it is never pulled for a container.
 	Pulled func(ref string) (*specs.LinuxSeccomp, error)
+	// Default is the path of the profile that RuntimeDefault stands for; "" for the built-in one.
+	Default string
 	// Foreign is set if the kernel of this host does not see the system calls of the container.
 	Foreign bool
 }
@@ -133,8 +144,9 @@ func applySeccomp(h Host, s *specs.Spec, p *runtimeapi.SecurityProfile, profiles
 		return fmt.Errorf("seccomp: profile %s cannot be applied: this kernel has no seccomp: %w", nameOf(p), errdefs.ErrFailedPrecondition)
 	}
 	if p.GetProfileType() == runtimeapi.SecurityProfile_RuntimeDefault {
-		s.Linux.Seccomp = defaultSeccomp(s)
-		return nil
+		own, err := defaultSeccomp(h, s, profiles)
+		s.Linux.Seccomp = own
+		return err
 	}
 	if p.GetProfileType() == cri138.SecurityProfile_OCI {
 		return applyPulled(h, s, p, profiles)
@@ -160,10 +172,14 @@ func loadLocal(h Host, path string, load func(path string) (*specs.LinuxSeccomp,
 	return loaded, nil
 }
 
-func defaultSeccomp(s *specs.Spec) *specs.LinuxSeccomp {
+// defaultSeccomp returns the profile that RuntimeDefault stands for.
+func defaultSeccomp(h Host, s *specs.Spec, profiles Profiles) (*specs.LinuxSeccomp, error) {
+	if profiles.Default != "" {
+		return loadLocal(h, profiles.Default, profiles.Local)
+	}
 	out := seccomp.DefaultProfile(s)
 	out.Architectures = architectures(runtime.GOARCH)
-	return out
+	return out, nil
 }
 
 // applyPulled applies a profile from a registry together with its base, which is the default
@@ -174,17 +190,21 @@ func applyPulled(h Host, s *specs.Spec, p *runtimeapi.SecurityProfile, profiles 
 	if err != nil {
 		return fmt.Errorf("seccomp: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
-	ref, base := fields.GetOciRef(), defaultSeccomp(s)
+	ref := fields.GetOciRef()
 	switch {
 	case profiles.Foreign:
 		return fmt.Errorf("seccomp: profile %s: the runtime handler runs containers on a kernel of their own, which does not apply it: %w", ref, errdefs.ErrFailedPrecondition)
 	case profiles.Pulled == nil || profiles.Local == nil || h.ProveSeccomp == nil:
 		return fmt.Errorf("seccomp: profile %s cannot be applied: profiles from a registry are not supported here: %w", ref, errdefs.ErrFailedPrecondition)
 	}
+	var base *specs.LinuxSeccomp
 	if at := fields.GetBaseProfile().GetLocalhostRef(); at != "" {
-		if base, err = loadLocal(h, at, profiles.Local); err != nil {
-			return fmt.Errorf("base_profile: %w", err)
-		}
+		base, err = loadLocal(h, at, profiles.Local)
+	} else {
+		base, err = defaultSeccomp(h, s, profiles)
+	}
+	if err != nil {
+		return fmt.Errorf("base_profile: %w", err)
 	}
 	own, err := profiles.Pulled(ref)
 	if err != nil {

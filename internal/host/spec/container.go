@@ -45,6 +45,8 @@ type Container struct {
 	ContainerAnnotations []string // patterns
 	// Base is the specification that the container's starts from; nil for an empty one.
 	Base     *specs.Spec
+	Defaults Defaults // of the handler
+	Hooks    []Hook   // those that choose the container are added
 	Profiles Profiles
 }
 
@@ -52,6 +54,10 @@ type Container struct {
 // cannot do and the container works without. Errors name the field that is refused; the caller adds
 // the container's name.
 func ForContainer(h Host, in Container) (*specs.Spec, []Degraded, error) {
+	in, err := in.withDefaults()
+	if err != nil {
+		return nil, nil, err
+	}
 	cfg := in.Config
 	sec := cfg.GetLinux().GetSecurityContext()
 	privileged := sec.GetPrivileged()
@@ -72,10 +78,10 @@ func ForContainer(h Host, in Container) (*specs.Spec, []Degraded, error) {
 	if err := process(s, in); err != nil {
 		return nil, nil, err
 	}
-	if err := capabilities(h, s, sec); err != nil {
+	if err := capabilities(h, s, sec, in.Defaults.Capabilities); err != nil {
 		return nil, nil, err
 	}
-	view, err := viewGroups(h, in)
+	view, without, err := viewGroups(h, in)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -96,6 +102,7 @@ func ForContainer(h Host, in Container) (*specs.Spec, []Degraded, error) {
 	if err := devices(h, s, in); err != nil {
 		return nil, nil, err
 	}
+	in.Defaults.limit(s)
 	if own != nil {
 		s.Linux.Resources.Devices = append(s.Linux.Resources.Devices, own.Devices...)
 	}
@@ -103,11 +110,13 @@ func ForContainer(h Host, in Container) (*specs.Spec, []Degraded, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	annotate(s, in.Defaults.Annotations)
 	annotate(s, passThrough(in.Sandbox.GetAnnotations(), in.PodAnnotations))
 	annotate(s, passThrough(cfg.GetAnnotations(), in.ContainerAnnotations))
 	identify(s, in.Sandbox, in.SandboxID)
 	s.Annotations["io.kubernetes.cri.container-type"] = "container"
 	s.Annotations["io.kubernetes.cri.container-name"] = cfg.GetMetadata().GetName()
 	s.Annotations["io.kubernetes.cri.image-name"] = in.ImageName
-	return s, slices.Concat(degraded, lost, userRlimits(h, s)), nil
+	addHooks(s, in)
+	return s, slices.Concat(without, degraded, lost, userRlimits(h, s)), nil
 }

@@ -3,6 +3,7 @@
 package spec
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path"
@@ -33,6 +34,10 @@ func devices(h Host, s *specs.Spec, in Container) error {
 		return nil
 	}
 	s.Linux.Resources.Devices = denyDevices()
+	sec := in.Config.GetLinux().GetSecurityContext()
+	if sec.GetPrivileged() && in.Defaults.AllDevices {
+		s.Linux.Resources.Devices[0].Allow = true
+	}
 	for _, want := range in.Config.GetDevices() {
 		if err := checkDevice(want); err != nil {
 			return err
@@ -45,6 +50,9 @@ func devices(h Host, s *specs.Spec, in Container) error {
 			return fmt.Errorf("devices: more than %d device nodes: %w", MaxDevices, errdefs.ErrInvalidArgument)
 		}
 		for _, d := range found {
+			if uid, gid := sec.GetRunAsUser().GetValue(), sec.GetRunAsGroup().GetValue(); in.Defaults.DeviceOwnership {
+				d.UID, d.GID = cmp.Or(uint32(uid), d.UID), cmp.Or(uint32(gid), d.GID)
+			}
 			addDevice(s, d, path.Join(want.GetContainerPath(), strings.TrimPrefix(d.Path, want.GetHostPath())))
 			major, minor := d.Major, d.Minor
 			s.Linux.Resources.Devices = append(s.Linux.Resources.Devices, specs.LinuxDeviceCgroup{

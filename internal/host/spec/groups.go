@@ -70,31 +70,28 @@ func askedGroups(sec *runtimeapi.LinuxContainerSecurityContext) (asked struct {
 	return asked, nil
 }
 
-// OwnsGroup reports whether a container asks for its own control group, writable. Its group is to
-// belong to its user.
-func OwnsGroup(cfg *runtimeapi.ContainerConfig) bool {
-	sec := cfg.GetLinux().GetSecurityContext()
-	asked, err := askedGroups(sec)
-	hidden := !sec.GetPrivileged()
-	if asked.namespace != nil {
-		hidden = asked.namespace.GetMode() == inContainer
-	}
-	return err == nil && hidden && asked.mount == cri138.CgroupMountMode_CGROUP_MOUNT_MODE_READ_WRITE
+// OwnsGroup reports whether a container has its own control group, writable, because it asks for
+// that or by default. Its group is to belong to its user. Of the input the configurations, the kind
+// of the handler and its defaults count.
+func OwnsGroup(h Host, in Container) bool {
+	view, _, err := viewGroups(h, in)
+	return err == nil && view.hidden && view.mode == "rw"
 }
 
 // viewGroups returns how a container sees control groups on this host. By default a container that
 // is not privileged has a cgroup namespace with cgroup v2, and none with cgroup v1, whose
-// controllers are mounted from the host's tree. They are writable by default if it is privileged.
-func viewGroups(h Host, in Container) (groupView, error) {
+// controllers are mounted from the host's tree. They are writable by default if it is privileged, or
+// if the defaults of its handler say so and this host can.
+func viewGroups(h Host, in Container) (view groupView, degraded []Degraded, err error) {
 	sec := in.Config.GetLinux().GetSecurityContext()
 	asked, err := askedGroups(sec)
 	if err != nil {
-		return groupView{}, err
+		return groupView{}, nil, err
 	}
-	view := groupView{hidden: h.CgroupV2 && !sec.GetPrivileged()}
+	view.hidden = h.CgroupV2 && !sec.GetPrivileged()
 	if asked.namespace != nil {
 		if !in.HostProcess {
-			return groupView{}, fmt.Errorf("namespace_options.cgroupns_options: the runtime handler runs containers outside of this host's control groups: %w", errdefs.ErrFailedPrecondition)
+			return groupView{}, nil, fmt.Errorf("namespace_options.cgroupns_options: the runtime handler runs containers outside of this host's control groups: %w", errdefs.ErrFailedPrecondition)
 		}
 		view.hidden = asked.namespace.GetMode() == inContainer
 	}
@@ -102,18 +99,33 @@ func viewGroups(h Host, in Container) (groupView, error) {
 	case cri138.CgroupMountMode_CGROUP_MOUNT_MODE_READ_ONLY:
 		view.mode = "ro"
 	case cri138.CgroupMountMode_CGROUP_MOUNT_MODE_READ_WRITE:
-		switch {
-		case !in.HostProcess:
-			err = errors.New("the runtime handler runs containers outside of this host's control groups")
-		case h.GroupsDelegated != nil:
-			err = h.GroupsDelegated()
-		}
-		if err != nil {
-			return groupView{}, fmt.Errorf("cgroup_mount_mode: control groups cannot be writable: %w: %w", err, errdefs.ErrFailedPrecondition)
+		if err := mayOwnGroups(h, in); err != nil {
+			return groupView{}, nil, fmt.Errorf("cgroup_mount_mode: control groups cannot be writable: %w: %w", err, errdefs.ErrFailedPrecondition)
 		}
 		view.mode = "rw"
+	default:
+		by := in.Defaults.Groups.of(in.Config, in.Sandbox)
+		err := mayOwnGroups(h, in)
+		switch {
+		case by == "" || h.CgroupV2 && !view.hidden: // nobody gets the host's own groups by default
+		case err == nil:
+			view.mode = "rw"
+		case by != "userns": // which is for hosts where it is safe
+			degraded = []Degraded{{What: "writable control group (cgroup_writable)", Why: err.Error()}}
+		}
 	}
-	return view, nil
+	return view, degraded, nil
+}
+
+// mayOwnGroups returns nil if containers of a handler may have their own control groups writable.
+func mayOwnGroups(h Host, in Container) error {
+	switch {
+	case !in.HostProcess:
+		return errors.New("the runtime handler runs containers outside of this host's control groups")
+	case h.GroupsDelegated != nil:
+		return h.GroupsDelegated()
+	}
+	return nil
 }
 
 // mount applies the view to the mounts of control groups among all.

@@ -95,6 +95,9 @@ func environment(in Container) ([]string, error) {
 			vars.set(e)
 		}
 	}
+	for _, e := range in.Defaults.Env {
+		vars.set(e)
+	}
 	for _, e := range in.Image.Env {
 		vars.set(e)
 	}
