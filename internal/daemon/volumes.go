@@ -15,6 +15,7 @@ func openStats(w wings) *stats.Service {
 	return stats.New(stats.Config{
 		Pods:       w.heart.core.Pods,
 		Layers:     withVolumes{w.engine.ctrd, podfiles.New(w.cfg.Root, w.cfg.State).VolumeUsage},
+		Shims:      w.engine.ctrd,
 		Mountpoint: w.images.service.Mountpoint,
 		Cgroups:    "/sys/fs/cgroup",
 		Unified:    cgroup.V2(),

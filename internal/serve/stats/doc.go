@@ -8,7 +8,8 @@
 //   - CPU, memory, swap, I/O, processes and pressure (PSI) are read from the cgroup that the
 //     controller has on record, on cgroup v1 and v2 ([usage.go]). No shim is asked, and no process
 //     is started. If the processes of a container are not on this host, as with a virtual machine
-//     or gVisor, its cgroup does not describe it, so it has no figures there; its pod has those of
+//     or gVisor, its cgroup does not describe it, and its shim is asked ([guests.go]), at most once
+//     at a time: one that does not answer within a second is left out. Its pod has the figures of
 //     the pod's own cgroup, in which the machine is.
 //   - The use of a writable layer is sampled in the background ([layers.go]), because it takes a
 //     walk through the layer's files. The timestamp of the answer is the time of the sample.

@@ -39,11 +39,17 @@ func memoryUsage(u *usage) *runtimeapi.MemoryUsage {
 	if v, ok := u.available(); ok {
 		out.AvailableBytes = value(v)
 	}
+	if u.guest {
+		out.PageFaults, out.MajorPageFaults = nil, nil
+		if u.rss() == 0 {
+			out.RssBytes = nil
+		}
+	}
 	return out
 }
 
 func swapUsage(u *usage) *runtimeapi.SwapUsage {
-	if !u.hasMem {
+	if !u.hasMem || u.guest {
 		return nil
 	}
 	out := &runtimeapi.SwapUsage{

@@ -18,6 +18,12 @@ type Pods interface {
 	Target(id string) (pod.Target, error)
 }
 
+// Shims asks the shims of containers whose processes are not on this host. A call may take long. It
+// ends when ctx ends.
+type Shims interface {
+	TaskUsage(ctx context.Context, id string) (pod.TaskUsage, error)
+}
+
 // Layers measures writable layers. A measurement may take long. It should end when ctx ends.
 type Layers interface {
 	SnapshotUsage(ctx context.Context, snapshotter, key string) (bytes, inodes uint64, err error)

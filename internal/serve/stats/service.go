@@ -32,6 +32,8 @@ const (
 type Config struct {
 	Pods   Pods
 	Layers Layers
+	// Shims may be nil: then containers whose processes are elsewhere have no usage.
+	Shims Shims
 	// Mountpoint is where the file system of writable layers is mounted, as ImageFsInfo names it.
 	// It is "" while that is not known.
 	Mountpoint func() string
@@ -49,6 +51,7 @@ type Service struct {
 	pods     Pods
 	cgroups  hierarchy
 	layers   *layers
+	guests   *guests
 	networks *networks
 	rates    *rates
 	// Calls for a list of everything share a measurement.
@@ -66,6 +69,7 @@ func New(cfg Config) *Service {
 		pods:       cfg.Pods,
 		cgroups:    hierarchy{cfg.Cgroups, cfg.Unified},
 		layers:     newLayers(cfg.Layers, cfg.Mountpoint),
+		guests:     &guests{shims: cfg.Shims, asked: map[string]*answer{}},
 		networks:   newNetworks(cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))),
 		rates:      &rates{windows: map[string]*window{}},
 		selections: semaphore.NewWeighted(maxSelections),
@@ -137,10 +141,18 @@ func layersOf(list []container) (running, others []layer) {
 // sampleCPU samples the CPU time of every running container and pod without a recent call, and
 // forgets those that do not run any more.
 func (s *Service) sampleCPU(ctx context.Context) {
-	groups := map[string]string{}
+	since := time.Now().Add(-cpuTick + minWindow)
+	groups := map[string]string{} // "": a shim knows
+	var guests []container
 	for _, c := range s.containers(running()) {
-		if c.runs() {
-			groups[c.item.GetId()] = c.target.Process.Cgroup
+		id := c.item.GetId()
+		switch {
+		case c.runs():
+			groups[id] = c.target.Process.Cgroup
+		case c.isGuest():
+			if groups[id] = ""; s.rates.stale(id, since) {
+				guests = append(guests, c)
+			}
 		}
 	}
 	for _, p := range s.sandboxes(ready()) {
@@ -151,7 +163,9 @@ func (s *Service) sampleCPU(ctx context.Context) {
 		known[id] = true
 	}
 	s.rates.keep(known)
-	since := time.Now().Add(-cpuTick + minWindow)
+	for id, u := range s.guests.of(ctx, guests) {
+		s.rates.add(id, sample{u.at, u.CpuStats.CpuUsage.TotalUsage})
+	}
 	for id, dir := range groups {
 		if ctx.Err() != nil {
 			return
@@ -179,6 +193,10 @@ func (c container) layer() layer { return layer{c.target.Snapshotter, c.item.Get
 func (c container) runs() bool {
 	return c.target.Running && c.target.Handler.HostProcess && c.target.Process.Cgroup != ""
 }
+
+// isGuest reports whether the processes of the container are not on this host, so that its shim
+// alone knows its usage.
+func (c container) isGuest() bool { return c.target.Running && !c.target.Handler.HostProcess }
 
 func (s *Service) containers(f *runtimeapi.ContainerFilter) []container {
 	items := s.pods.ListContainers(f)
@@ -311,14 +329,16 @@ func (s *Service) ListContainerStats(ctx context.Context, f *runtimeapi.Containe
 func (s *Service) measure(ctx context.Context, list []container) ([]*runtimeapi.ContainerStats, error) {
 	layers, others := layersOf(list)
 	used := s.layers.of(ctx, layers, others)
-	fs := s.layers.filesystem()
+	fs, guests := s.layers.filesystem(), s.guests.of(ctx, list)
 	out := make([]*runtimeapi.ContainerStats, 0, len(list))
 	for _, c := range list {
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("measure container %s: %w", c.item.GetId(), err)
 		}
 		st := &runtimeapi.ContainerStats{Attributes: c.attributes()}
-		if u, err := s.group(c).read(s.cgroups.forStats()); err == nil {
+		if u := guests[c.item.GetId()]; u != nil {
+			s.fill(st, c.item.GetId(), u)
+		} else if u, err := s.group(c).read(s.cgroups.forStats()); err == nil {
 			s.fill(st, c.item.GetId(), u)
 		}
 		if sp, ok := used[c.layer()]; ok {

@@ -112,6 +112,54 @@ func TestStatsOfAContainer(t *testing.T) {
 	})
 }
 
+// shimsOf answers for shims: "" hangs.
+type shimsOf map[string]pod.TaskUsage
+
+func (s shimsOf) TaskUsage(ctx context.Context, id string) (pod.TaskUsage, error) {
+	u, ok := s[id]
+	if !ok {
+		<-ctx.Done()
+		return u, ctx.Err()
+	}
+	return u, nil
+}
+
+// PROPERTIES 62: a container's statistics were absent if its processes are behind gVisor's kernel,
+// although its shim knows them. A shim that hangs is left out, asked once, and keeps no other from
+// its figures.
+func TestTheShimOfAGuestIsAskedForItsUsage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, true)
+		n.pod("p1", "k8s.io", "")
+		for _, id := range []string{"c1", "c2", "c3"} {
+			n.container("p1", id, "k8s.io", 0)
+			target := n.targets[id]
+			target.Handler = pod.Handler{Name: "runsc"}
+			n.targets[id] = target
+		}
+		shims := shimsOf{"c1": {CPU: 5e9, Memory: 60 << 20, MemoryLimit: 100 << 20, InactiveFile: 20 << 20}, "c2": {}}
+		s := New(Config{Pods: n, Layers: n, Mountpoint: func() string { return "" }, Cgroups: n.mount, Unified: true, Shims: shims})
+		for range 2 { // c3 is asked once
+			began := time.Now()
+			list, err := s.ListContainerStats(t.Context(), nil)
+			if took := time.Since(began); err != nil || len(list) != 3 || took > 2*guestPatience {
+				t.Fatal(list, err, took)
+			}
+			c1, m := list[0], list[0].GetMemory()
+			if c1.GetCpu().GetUsageCoreNanoSeconds().GetValue() != 5e9 || m.GetWorkingSetBytes().GetValue() != 40<<20 || m.GetAvailableBytes().GetValue() != 60<<20 ||
+				m.GetRssBytes() != nil || m.GetPageFaults() != nil || c1.GetSwap() != nil {
+				t.Errorf("c1: %v", c1)
+			}
+			for _, c := range list[1:] {
+				if c.GetCpu() != nil || c.GetMemory() != nil {
+					t.Errorf("%s has a usage that its shim did not say: %v", c.GetAttributes().GetId(), c)
+				}
+			}
+		}
+		time.Sleep(guestTimeout) // the question to c3 ends, and nothing is left
+	})
+}
+
 // PROPERTIES 62: the cgroup of a container whose processes are in a virtual machine, or behind
 // gVisor's kernel, is empty: it was reported to use nothing, by every way to ask. Its pod uses what
 // the cgroup of the pod says, in which the machine is, and if it has none of its own that is not

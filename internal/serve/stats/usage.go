@@ -82,6 +82,7 @@ type usage struct {
 	hasCFS  bool // the periods of the quota
 	hasMem  bool
 	hasPids bool
+	guest   bool // a shim has reported it, with fewer figures than a cgroup has
 }
 
 // read reads the counters of the group. It returns errdefs.ErrNotFound if the group is gone, even
