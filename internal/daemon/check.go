@@ -57,7 +57,7 @@ func refused(cfg config.Config) error {
 	if _, err := b.makeHandlers(); err != nil {
 		errs = append(errs, err)
 	}
-	if _, err := stream.LoadTLS(cfg.Streams.CertFile, cfg.Streams.KeyFile); err != nil {
+	if _, err := stream.LoadTLS(cfg.Streams.CertFile, cfg.Streams.KeyFile, cfg.Streams.ClientCA); err != nil {
 		errs = append(errs, err)
 	}
 	t, err := observe.NewTracing(context.Background(), cfg.Tracing)

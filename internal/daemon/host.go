@@ -67,6 +67,9 @@ func openHost(b base, s *sockets, owner string) (h host, err error) {
 		return h, err
 	}
 	h.RequireHugetlb = b.cfg.Pod.RequireHugetlb
+	if h.Classes, err = openClasses(b.cfg.Pod); err != nil {
+		return h, err
+	}
 	h.UnknownSyscalls = func(names []string) ([]string, error) {
 		return join.UnknownSyscalls(context.Background(), b.libexec, names)
 	}

@@ -26,6 +26,8 @@ func openNetwork(b base, owner string) (*network.Network, error) {
 	}
 	return network.New(network.Config{
 		ConfDir:  n.ConfDir,
+		Name:     n.Name,
+		Prefer:   n.Prefer,
 		BinDirs:  append(append([]string(nil), n.BinDirs...), cniDirs(b.libexec)...),
 		CacheDir: filepath.Join(b.cfg.Root, "cni"),
 		Default:  def,

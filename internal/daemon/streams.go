@@ -47,7 +47,7 @@ func (s *serving) openStreams(w wings) (err error) {
 	}
 	w.heart.stdios.endBy(s.streams.EndStdin)
 	cfg := stream.ServerConfig{Address: w.cfg.Streams.Address, Logger: w.log.Logger}
-	if cfg.TLS, err = stream.LoadTLS(w.cfg.Streams.CertFile, w.cfg.Streams.KeyFile); err != nil {
+	if cfg.TLS, err = stream.LoadTLS(w.cfg.Streams.CertFile, w.cfg.Streams.KeyFile, w.cfg.Streams.ClientCA); err != nil {
 		return err
 	}
 	s.server = stream.NewServer(cfg, s.streams)

@@ -28,7 +28,6 @@ func fromCRIO(cfg, registries tree, f facts) (*translation, error) {
 	t.crioPods(crio.sub("runtime"))
 	t.crioImages(crio.sub("image"))
 	t.registriesConf(registries)
-	t.crioNetwork(crio.sub("network"))
 	t.crioServes(crio)
 	t.containers(crio.sub("image"), crio.sub("runtime"))
 	t.carry(cfg, crioTable.Carried)
@@ -319,13 +318,6 @@ func (t *translation) mounts(l *leaf, from string, lines []string) {
 	}
 	if len(all) > 0 {
 		t.set(from, all, "runtimes", everyHandler, "defaults", "mounts")
-	}
-}
-
-// crioNetwork takes the directories of CNI.
-func (t *translation) crioNetwork(in tree) {
-	if v, l := t.text(in, "cni_default_network"); v != "" {
-		t.say(Pods, l, "berth takes the first valid configuration in the order of the names of their files: see to it that the one of the network %s is the first", v)
 	}
 }
 

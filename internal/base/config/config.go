@@ -72,10 +72,19 @@ type Network struct {
 	ConfDir       string   `toml:"conf_dir" doc:"Directory of CNI configurations. The first valid one in lexical order is used, and changes are followed."`
 	BinDirs       []string `toml:"bin_dirs" doc:"Directories of CNI plug-ins. The directory cni of libexec is searched last."`
 	NetNSDir      string   `toml:"netns_dir" doc:"Directory in which network namespaces are pinned."`
+	Name          string   `toml:"name" doc:"Name of the network whose configuration is used, instead of the first one. Empty: the first one."`
+	Prefer        string   `toml:"prefer" doc:"Which address of a pod with several is the first one: cni, in the order of the plug-ins; ipv4 or ipv6, the first one of that kind. containerd calls it ip_pref."`
 	UseDefault    bool     `toml:"use_default" doc:"Use a bridge of berth's own if there is no CNI configuration."`
 	DefaultBridge string   `toml:"default_bridge" doc:"Name of that bridge."`
 	DefaultSubnet string   `toml:"default_subnet" doc:"IPv4 subnet of that bridge."`
 }
+
+// Values of network.prefer.
+const (
+	PreferCNI  = "cni"
+	PreferIPv4 = "ipv4"
+	PreferIPv6 = "ipv6"
+)
 
 // Image configures pulling.
 type Image struct {
@@ -142,6 +151,8 @@ type CDI struct {
 // Pod configures the sandboxes of pods.
 type Pod struct {
 	Pause          string `toml:"pause" doc:"Which sandboxes have a pause process. auto: those that need one, since their containers share a PID namespace or they have a user namespace of their own, and those of handlers that name a sandbox_image, or whose shim is not berth's. always: every sandbox. A change holds for new pods."`
+	RDTFile        string `toml:"rdt_file" doc:"File of the classes of Intel RDT, in the form of goresctrl. A container gets the class that annotations of it or its pod name (rdt.resources.beta.kubernetes.io). Empty: the annotations have no effect."`
+	BlockIOFile    string `toml:"blockio_file" doc:"File of the classes of block I/O, in the form of goresctrl, for the annotations blockio.resources.beta.kubernetes.io. Empty: they have no effect."`
 	RequireHugetlb bool   `toml:"require_hugetlb" doc:"Refuse a container that has a hugepage limit where this host does not have the hugetlb cgroup controller. false: the container runs without the limit, and its timeline says so."`
 }
 
@@ -178,6 +189,7 @@ type Streams struct {
 	Socket   string `toml:"socket" doc:"Unix socket on which they are served as well, for berth's commands outside the network namespace of berth. The commands look for it at the path of the CRI socket with .streams behind it. Its mode is 0600. Empty: none."`
 	CertFile string `toml:"cert_file" doc:"PEM file of the certificate. It is read again for each connection. Empty: no TLS."`
 	KeyFile  string `toml:"key_file" doc:"PEM file of the certificate's key."`
+	ClientCA string `toml:"client_ca_file" doc:"PEM file of the authorities that sign the certificates of clients: who connects to address has to show one. The kubelet shows none, so exec, attach and port-forward through the API server do not work then. Empty: no certificate is asked for."`
 }
 
 // NRI configures the plug-ins of the Node Resource Interface.
@@ -335,6 +347,7 @@ func Default() Config {
 			ConfDir:       "/etc/cni/net.d",
 			BinDirs:       []string{"/opt/cni/bin"},
 			NetNSDir:      "/run/netns",
+			Prefer:        PreferCNI,
 			UseDefault:    true,
 			DefaultBridge: "berth0",
 			DefaultSubnet: "10.88.0.0/16",
@@ -520,6 +533,9 @@ func (c *Config) check(origin func(key string) string) error {
 	if f := c.Image.PolicyFailure; f != PolicyClosed && f != PolicyOpen {
 		bad("image.policy_failure", "%q is not closed or open", f)
 	}
+	if p := c.Network.Prefer; p != PreferCNI && p != PreferIPv4 && p != PreferIPv6 {
+		bad("network.prefer", "%q is not %s, %s or %s", p, PreferCNI, PreferIPv4, PreferIPv6)
+	}
 	if c.Pod.Pause != PauseAuto && c.Pod.Pause != PauseAlways {
 		bad("pod.pause", "%q is not auto or always", c.Pod.Pause)
 	}
@@ -602,5 +618,8 @@ func checkStreams(s Streams, bad func(key, format string, args ...any)) {
 	}
 	if (s.CertFile == "") != (s.KeyFile == "") {
 		bad("streams.cert_file", "a certificate and its key are set together")
+	}
+	if s.ClientCA != "" && s.CertFile == "" {
+		bad("streams.client_ca_file", "certificates of clients need TLS; set streams.cert_file and streams.key_file")
 	}
 }

@@ -241,7 +241,13 @@ func (n *Network) choose() (*libcni.NetworkConfigList, string, error) {
 			n.cfg.Logger.Warn("invalid network configuration skipped", "file", f, "err", err)
 			continue
 		}
+		if n.cfg.Name != "" && list.Name != n.cfg.Name {
+			continue
+		}
 		return list, f, nil
+	}
+	if n.cfg.Name != "" {
+		return nil, "", fmt.Errorf("there is no valid CNI configuration of the network %s (network.name) in %s: %w", n.cfg.Name, n.cfg.ConfDir, errdefs.ErrUnavailable)
 	}
 	if n.cfg.Default == nil {
 		return nil, "", fmt.Errorf("there is no valid CNI configuration in %s: put one there, or allow berth's default bridge: %w", n.cfg.ConfDir, errdefs.ErrUnavailable)

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -30,6 +31,8 @@ const ifName = "eth0"
 // Config contains the directories and programs that CNI needs. All paths are absolute.
 type Config struct {
 	ConfDir  string   // of *.conf, *.conflist, *.json
+	Name     string   // of the network whose configuration is used; "" for the first one
+	Prefer   string   // ipv4 or ipv6: the kind of a pod's first address; others: the plug-ins' order
 	BinDirs  []string // of the plug-ins
 	CacheDir string   // CNI's cache of results, this berth's own
 	Default  *Bridge  // nil: no network without a configuration
@@ -77,7 +80,7 @@ type PortMapping struct {
 
 // Result is the outcome of Setup.
 type Result struct {
-	IPs  []string        // without prefix length, in the plug-ins' order
+	IPs  []string        // without prefix length, in the plug-ins' order, the preferred kind first
 	Raw  json.RawMessage // CNI's result
 	Conf json.RawMessage // the configuration list that was used
 	// Firewall is the one that the host's iptables wrote into; "" if there was no iptables, or if an
@@ -133,7 +136,7 @@ func New(cfg Config) (*Network, error) {
 	n.handlers = map[string]*Network{}
 	for handler, dir := range cfg.Handlers {
 		own := cfg
-		own.ConfDir, own.Default, own.Handlers = dir, nil, nil
+		own.ConfDir, own.Default, own.Handlers, own.Name = dir, nil, nil, ""
 		own.Logger = cfg.Logger.With("handler", handler)
 		var err error
 		if n.handlers[handler], err = New(own); err != nil {
@@ -251,6 +254,7 @@ func (n *Network) add(ctx context.Context, list *libcni.NetworkConfigList, rt *l
 		return Result{}, fmt.Errorf("read result: %w", err)
 	}
 	out := Result{Conf: list.Bytes, IPs: podAddresses(r)}
+	slices.SortStableFunc(out.IPs, func(a, b string) int { return cmp.Compare(n.later(a), n.later(b)) })
 	if len(out.IPs) == 0 {
 		var types []string
 		for _, p := range list.Plugins {
@@ -290,6 +294,15 @@ func podAddresses(r *current.Result) (ips []string) {
 		}
 	}
 	return ips
+}
+
+// later is 1 for an address of another kind than the preferred one.
+func (n *Network) later(ip string) int {
+	four := strings.Contains(ip, ".")
+	if n.cfg.Prefer == "ipv4" && !four || n.cfg.Prefer == "ipv6" && four {
+		return 1
+	}
+	return 0
 }
 
 // Teardown disconnects the pod with the configuration that Setup recorded. If there is no record

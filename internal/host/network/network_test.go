@@ -371,6 +371,41 @@ func TestTheDirectoryIsFollowed(t *testing.T) {
 
 // The kubelet takes a pod without an address for one to make again, for ever. Plug-ins that give it
 // none, or one of the loopback alone, have failed, and what they have made is undone.
+// Of several configurations that of the named network is used, and of several addresses one of the
+// preferred kind is the first.
+func TestTheNetworkAndTheFirstAddressAreChosen(t *testing.T) {
+	bin, _ := fake(t)
+	script, err := os.ReadFile(filepath.Join(bin, "fake"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dual := strings.ReplaceAll(string(script), `{"address":"10.9.9.9/24"}`, `{"address":"10.9.9.9/24"},{"address":"fd00::9/64"},{"address":"10.9.9.8/24"}`)
+	if err := os.WriteFile(filepath.Join(bin, "fake"), []byte(dual), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for prefer, want := range map[string]string{"cni": "10.9.9.9 fd00::9 10.9.9.8", "ipv4": "10.9.9.9 10.9.9.8 fd00::9", "ipv6": "fd00::9 10.9.9.9 10.9.9.8"} {
+		n := build(t, func(c *Config) {
+			c.BinDirs, c.Default, c.Prefer, c.Name = []string{bin}, nil, prefer, "two"
+			for _, name := range []string{"one", "two"} {
+				if err := errors.Join(os.MkdirAll(c.ConfDir, 0o755), os.WriteFile(c.ConfDir+"/"+name+".conflist", conflist(name, ""), 0o600)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+		r, err := n.Setup(t.Context(), Pod{ID: "a", Name: "a", NetNS: pinned(t)})
+		if got := strings.Join(r.IPs, " "); err != nil || got != want || !strings.Contains(string(r.Conf), `"two"`) {
+			t.Errorf("%s: %s of %s, %v", prefer, got, r.Conf, err)
+		}
+		if err := os.Remove(n.cfg.ConfDir + "/two.conflist"); err != nil {
+			t.Fatal(err)
+		}
+		n.reload()
+		if _, err := n.Setup(t.Context(), Pod{ID: "b", Name: "b"}); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "network two") {
+			t.Errorf("without the network: %v", err)
+		}
+	}
+}
+
 func TestAPodWithoutAnAddressIsNotConnected(t *testing.T) {
 	bin, notes := fake(t)
 	n := build(t, func(c *Config) {

@@ -227,6 +227,25 @@ func TestControlGroupsAreWritableByDefaultWhereThatIsSafe(t *testing.T) {
 	}
 }
 
+// A class that annotations name is in the specification, and one that cannot be had is refused.
+func TestAContainerIsInItsClasses(t *testing.T) {
+	in, h := input(), host()
+	weight := uint16(7)
+	h.Classes = func(name string, _, pod map[string]string) (Classes, error) {
+		if pod["bad"] != "" {
+			return Classes{}, errors.New("no such class")
+		}
+		return Classes{RDT: "gold-" + name, BlockIO: &specs.LinuxBlockIO{Weight: &weight}}, nil
+	}
+	s, _, err := ForContainer(h, in)
+	if err != nil || s.Linux.IntelRdt.ClosID != "gold-c" || *s.Linux.Resources.BlockIO.Weight != 7 {
+		t.Error(s, err)
+	}
+	in.Sandbox.Annotations = map[string]string{"bad": "x"}
+	_, _, err = ForContainer(h, in)
+	expectRefusal(t, err, "no such class")
+}
+
 // A default sysctl is one of the pod's own namespaces, and the pod's own value goes first, in
 // either spelling.
 func TestDefaultSysctlsAreThoseOfThePodsNamespaces(t *testing.T) {

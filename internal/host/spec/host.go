@@ -63,6 +63,9 @@ type Host struct {
 	GroupsDelegated func() error
 	// SELinux allocates labels; nil if SELinux is off.
 	SELinux SELinux
+	// Classes returns the classes of a container, by its name, its annotations and those of its pod.
+	// It may be nil: there are none.
+	Classes func(name string, own, pod map[string]string) (Classes, error)
 	// Devices lists the host's device nodes, for privileged containers.
 	Devices func() []Device
 }
@@ -74,6 +77,12 @@ type Device struct {
 	Major, Minor int64
 	Mode         uint32
 	UID, GID     uint32
+}
+
+// Classes are the classes of resources that a container is in.
+type Classes struct {
+	RDT     string // "" for none
+	BlockIO *specs.LinuxBlockIO
 }
 
 // Degraded is a part of a request that this host cannot do, and without which the container or the

@@ -27,6 +27,15 @@ func resources(h Host, s *specs.Spec, in Container) ([]Degraded, error) {
 		return nil, err
 	}
 	s.Linux.Resources = res
+	if h.Classes != nil {
+		c, err := h.Classes(in.Config.GetMetadata().GetName(), in.Config.GetAnnotations(), in.Sandbox.GetAnnotations())
+		if err != nil {
+			return nil, fmt.Errorf("annotations: %w: %w", err, errdefs.ErrFailedPrecondition)
+		}
+		if res.BlockIO = c.BlockIO; c.RDT != "" {
+			s.Linux.IntelRdt = &specs.LinuxIntelRdt{ClosID: c.RDT}
+		}
+	}
 	return append(degraded, oomScore(h, s, int(r.GetOomScoreAdj()))...), nil
 }
 
