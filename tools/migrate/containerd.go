@@ -149,7 +149,7 @@ func fromContainerd(cfg tree, version int64, f facts) (*translation, error) {
 	t.streams(cfg.sub("plugins", criServer))
 	t.containerdNRI(cfg.sub("plugins"), version)
 	t.carry(cfg, containerdTable.Carried)
-	t.seccomp(cfg.sub("plugins", criRuntime))
+	given{t, everyHandler}.unset(cfg.sub("plugins", criRuntime))
 	t.spread()
 	if v, off := t.flag(runtime, "enable_cdi"); off != nil && !v {
 		t.set(off.from(), []string{}, "cdi", "spec_dirs")
@@ -295,15 +295,15 @@ func (t *translation) containerdPods(in tree) {
 	}
 }
 
-// seccomp takes the profile of pods that ask for none.
-func (t *translation) seccomp(in tree) {
+// unset takes the seccomp profile of pods that ask for none.
+func (t given) unset(in tree) {
 	v, l := t.text(in, "unset_seccomp_profile")
 	local, isLocal := strings.CutPrefix(v, "localhost/")
 	switch {
 	case v == "runtime/default" || v == "docker/default":
-		t.set(l.from(), config.RuntimeDefault, "runtimes", everyHandler, "defaults", "seccomp")
+		t.set(l.from(), config.RuntimeDefault, "seccomp")
 	case isLocal:
-		t.set(l.from(), local, "runtimes", everyHandler, "defaults", "seccomp")
+		t.set(l.from(), local, "seccomp")
 	case v != "" && v != "unconfined":
 		t.wrong(l, "runtime/default, unconfined or localhost/PROFILE")
 	}

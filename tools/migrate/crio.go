@@ -88,8 +88,9 @@ func (t *translation) crioHandlers(in tree) {
 			}
 		}
 		t.crioHandler(n, in, from, systemd != "cgroupfs")
-		t.crioAnnotations(n, handlers.sub(n), devices)
-		t.crioSeccomp(handlers.sub(n), n)
+		own := given{t, n}
+		own.crioAnnotations(handlers.sub(n), devices)
+		own.crioSeccomp(handlers.sub(n))
 	}
 }
 
@@ -153,26 +154,26 @@ func (t *translation) crioPods(in tree) {
 	if v, l := t.flag(in, "selinux"); l != nil && !v && t.SELinux {
 		t.say(Pods, l, "this node has SELinux, and berth labels the pods of such a node: volumes need labels that containers may use")
 	}
-	every := func(key string) []string { return []string{"runtimes", everyHandler, "defaults", key} }
+	every := given{t, everyHandler}
 	caps, l := t.list(in, "default_capabilities")
 	if l == nil {
 		caps = crioCaps
 	}
 	if len(less(ownCaps, caps))+len(less(caps, ownCaps)) > 0 {
-		t.set(l.from(), caps, every("capabilities")...)
+		every.set(l.from(), caps, "capabilities")
 	}
-	t.crioSeccomp(in, "*")
+	every.crioSeccomp(in)
 	dirs, l := t.list(in, "hooks_dir")
 	if l == nil {
 		dirs = []string{"/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d"}
 	}
 	if dirs = slices.DeleteFunc(dirs, func(d string) bool { return !t.full(d) }); len(dirs) > 0 {
-		t.set(l.from(), dirs, every("hooks_dirs")...)
+		every.set(l.from(), dirs, "hooks_dirs")
 	}
 }
 
 // crioSeccomp takes the file of RuntimeDefault, of a handler or of every one.
-func (t *translation) crioSeccomp(in tree, name string) {
+func (t given) crioSeccomp(in tree) {
 	v, l := t.text(in, "seccomp_profile")
 	if v == "" || v == "/usr/share/containers/seccomp.json" || v == "unconfined" {
 		return
@@ -182,24 +183,23 @@ func (t *translation) crioSeccomp(in tree, name string) {
 		t.say(Pods, l, "RuntimeDefault is berth's own profile, since that of the file cannot be read, or has rules with conditions (includes, excludes). Write them as plain rules, and name the file as `seccomp_runtime_default` of the handler")
 		return
 	}
-	t.set(l.from(), v, "runtimes", name, "defaults", "seccomp_runtime_default")
+	t.set(l.from(), v, "seccomp_runtime_default")
 }
 
 // conditions finds rules of a seccomp profile that hold for some containers alone.
 var conditions = regexp.MustCompile(`"(includes|excludes)"\s*:\s*\{\s*"`)
 
 // crioAnnotations takes what a handler gives to pods that ask by annotations.
-func (t *translation) crioAnnotations(name string, in tree, devices []string) {
-	set := func(l *leaf, value any, key string) { t.set(l.from(), value, "runtimes", name, "defaults", key) }
+func (t given) crioAnnotations(in tree, devices []string) {
 	allowed, l := t.list(in, "allowed_annotations")
 	taken := 0
 	for _, a := range allowed {
 		taken++
 		switch a {
 		case "devices.crio.io", "io.kubernetes.cri-o.Devices":
-			set(l, devices, "allowed_devices")
+			t.set(l.from(), devices, "allowed_devices")
 		case "cgroup2-mount-hierarchy-rw.crio.io", "io.kubernetes.cri-o.cgroup2-mount-hierarchy-rw":
-			set(l, config.CgroupsAnnotated, "cgroup_writable")
+			t.set(l.from(), config.CgroupsAnnotated, "cgroup_writable")
 		default:
 			taken--
 		}
@@ -218,7 +218,7 @@ func (t *translation) crioAnnotations(name string, in tree, devices []string) {
 		more, from = append(more, strings.Join(at, ".")+"="+fmt.Sprint(l.value)), l
 	})
 	if len(more) > 0 {
-		set(from, more, "annotations")
+		t.set(from.from(), more, "annotations")
 	}
 }
 
@@ -285,23 +285,24 @@ func (t *translation) containers(image, runtime tree) {
 			}
 		}
 	}
+	every := given{t, everyHandler}
 	if list, l := t.list(runtime, "default_mounts"); len(list) > 0 {
-		t.mounts(l, l.from(), list)
+		every.mounts(l, l.from(), list)
 		return
 	}
 	named, l := t.text(runtime, "default_mounts_file")
 	for _, file := range []string{named, "/etc/containers/mounts.conf", "/usr/share/containers/mounts.conf"} {
 		text, err := t.read(file)
 		if mounts := strings.Fields(string(text)); file != "" && err == nil && len(mounts) > 0 {
-			t.mounts(l, "the mounts in "+file, mounts)
+			every.mounts(l, "the mounts in "+file, mounts)
 			break
 		}
 	}
 }
 
-// mounts takes a list of mounts, HOST or HOST:CONTAINER, for every handler. CRI-O gives a container a
-// copy of what the host has there, and nothing if the host has nothing there.
-func (t *translation) mounts(l *leaf, from string, lines []string) {
+// mounts takes a list of mounts, HOST or HOST:CONTAINER. CRI-O gives a container a copy of what the
+// host has there, and nothing if the host has nothing there.
+func (t given) mounts(l *leaf, from string, lines []string) {
 	var all []string
 	for _, m := range lines {
 		host, _, two := strings.Cut(m, ":")
@@ -317,7 +318,7 @@ func (t *translation) mounts(l *leaf, from string, lines []string) {
 		}
 	}
 	if len(all) > 0 {
-		t.set(from, all, "runtimes", everyHandler, "defaults", "mounts")
+		t.set(from, all, "mounts")
 	}
 }
 

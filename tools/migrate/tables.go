@@ -93,6 +93,17 @@ func (l *leaf) is(v any) bool { return fmt.Sprint(v) == fmt.Sprint(l.value) }
 // has it for all of them.
 const everyHandler = "*"
 
+// given translates the defaults of one handler, or of every one.
+type given struct {
+	*translation
+	handler string
+}
+
+// set sets one of them.
+func (t given) set(from string, value any, key string) {
+	t.translation.set(from, value, "runtimes", t.handler, "defaults", key)
+}
+
 // spread gives each handler the settings of every handler. Those outside of its defaults are for
 // runc's shim.
 func (t *translation) spread() {
