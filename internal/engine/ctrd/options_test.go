@@ -4,10 +4,14 @@ package ctrd
 
 import (
 	"testing"
+	"testing/synctest"
+	"time"
 
 	runcoptions "github.com/containerd/containerd/api/types/runc/options"
 	runtimeoptions "github.com/containerd/containerd/api/types/runtimeoptions/v1"
+	"github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/typeurl/v2"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"berth/internal/heart/pod"
 )
@@ -45,4 +49,28 @@ func TestAShimGetsOptionsOfItsType(t *testing.T) {
 	if got := get(pod.Handler{Type: "io.containerd.kata.v2", Options: pod.OptionsNone}); got != nil {
 		t.Errorf("%v", got)
 	}
+}
+
+// The shim of gVisor answers for a moment that a task has stopped with 0 before it knows the code,
+// which was taken for the code of a container that ended with 7.
+func TestATaskThatStoppedWithoutAnInstantHasNoCodeYet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		f.add("c1", "", false)
+		a := f.adapter(t)
+		for _, tt := range []struct {
+			p      *task.Process
+			noCode bool
+		}{
+			{&task.Process{Status: task.Status_STOPPED}, true},
+			{&task.Process{Status: task.Status_STOPPED, ExitedAt: timestamppb.New(time.Time{})}, true},
+			{&task.Process{Status: task.Status_STOPPED, ExitStatus: 7}, false},
+			{&task.Process{Status: task.Status_STOPPED, ExitedAt: timestamppb.Now()}, false},
+		} {
+			f.tasks["c1"] = tt.p
+			if st, err := a.TaskState(t.Context(), "c1"); err != nil || !st.Stopped || st.NoCode != tt.noCode || st.Code != tt.p.ExitStatus {
+				t.Errorf("%v: %+v %v", tt.p, st, err)
+			}
+		}
+	})
 }

@@ -316,7 +316,13 @@ func (c *Containerd) TaskState(ctx context.Context, id string) (pod.TaskState, e
 	case task.Status_RUNNING, task.Status_PAUSED, task.Status_PAUSING:
 		st.Running = true
 	case task.Status_STOPPED:
-		st.Stopped, st.Code, st.ExitedAt = true, p.GetExitStatus(), c.clock.Instant(p.GetExitedAt().AsTime())
+		st.Stopped, st.Code = true, p.GetExitStatus()
+		// The shim of gVisor says for a moment that a task has stopped with 0 before it knows the code.
+		if at := p.GetExitedAt().AsTime(); at.Unix() <= 0 && st.Code == 0 {
+			st.NoCode = true
+		} else {
+			st.ExitedAt = c.clock.Instant(at)
+		}
 	case task.Status_UNKNOWN:
 		return st, fmt.Errorf("get state of task %s: its shim does not report it: %w", id, errdefs.ErrUnavailable)
 	}

@@ -175,5 +175,5 @@ func (e *evidence) explains(f exit.Fact) bool {
 
 // taskFact returns the fact that containerd's answer about an ended task states.
 func taskFact(id string, st TaskState) exit.Fact {
-	return exit.Fact{ID: id, Code: st.Code, Measured: true, At: st.ExitedAt, Origin: exit.Task}
+	return exit.Fact{ID: id, Code: st.Code, Measured: !st.NoCode, At: st.ExitedAt, Origin: exit.Task}
 }

@@ -107,6 +107,7 @@ type TaskState struct {
 	Stopped  bool   // ended; Code and ExitedAt are the shim's
 	Code     uint32
 	ExitedAt clock.Instant
+	NoCode   bool // it ended, and the shim does not know the code yet
 }
 
 // TaskUsage is what a shim says that a container uses: CPU time in nanoseconds, and bytes. A figure
