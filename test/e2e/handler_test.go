@@ -20,7 +20,7 @@ func TestAHandlerHasItsOwnDefaultsBaseSpecificationAndSnapshotter(t *testing.T) 
 	t.Parallel()
 	dir := t.TempDir()
 	base := filepath.Join(dir, "base.json")
-	if err := os.WriteFile(base, []byte(`{"process": {"env": ["BASE=yes"], "rlimits": [{"type": "RLIMIT_NOFILE", "soft": 77, "hard": 77}]}}`), 0o600); err != nil {
+	if err := os.WriteFile(base, []byte(`{"process": {"env": ["BASE=yes"], "rlimits": [{"type": "RLIMIT_NOFILE", "soft": 77, "hard": 77}]}}`), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	hook := `{"version": "1.0.0", "hook": {"path": "/bin/sh", "args": ["sh", "-c", "cat >> ` + dir + `/hooked"]},
