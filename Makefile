@@ -99,6 +99,7 @@ UNITFLAGS  = $(if $(filter 0,$(shell id -u)),-exec 'setpriv --bounding-set=-all 
 # to set the clock; make test-kubelet, make test-cluster, make test-systemd, make page, make soak and
 # make test-guest run them.
 KUBELET := test/kubelet
+SANDBOX := test/gvisor
 CLUSTER := test/cluster
 SYSTEMD := test/systemd
 RELEASED := test/dist
@@ -122,7 +123,7 @@ AHEAD = -p $$(($$(nproc) + 1))
 
 # $(call select,unit,host,alone) is shell code that splits the packages of PKG into three variables, with
 # test/sim, the longest, at the beginning.
-select = all=$$(go list $(PKG) | sort -r | grep -vxF -e berth/$(KUBELET) -e berth/$(CLUSTER) -e berth/$(SYSTEMD) -e berth/$(RELEASED) -e berth/$(BROWSER) -e berth/$(SOAK) -e berth/$(CLOCKS) || true); \
+select = all=$$(go list $(PKG) | sort -r | grep -vxF -e berth/$(KUBELET) -e berth/$(SANDBOX) -e berth/$(CLUSTER) -e berth/$(SYSTEMD) -e berth/$(RELEASED) -e berth/$(BROWSER) -e berth/$(SOAK) -e berth/$(CLOCKS) || true); \
   $(1)=$$(grep -vxF $(HOST:%=-e berth/%) <<<"$$all" || true); \
   $(2)=$$(grep -xF $(patsubst %,-e berth/%,$(filter-out $(ALONE),$(HOST))) <<<"$$all" || true); \
   $(3)=$$(grep -xF $(ALONE:%=-e berth/%) <<<"$$all" || true)

@@ -25,7 +25,7 @@ GVISOR := $(BUILD)/gvisor
 
 .PHONY: test-gvisor
 test-gvisor: setup tools build $(GVISOR)/runsc $(GVISOR)/containerd-shim-runsc-v1 ## Test pods of gVisor beside those of runc, as root (the first run builds it, which takes minutes)
-	CGO_ENABLED=1 go test -race -vet=all -count=$(or $(COUNT),1) -timeout 10m $(if $(RUN),-run '$(RUN)') ./test/gvisor
+	CGO_ENABLED=1 go test -race -vet=all -count=$(or $(COUNT),1) -timeout 10m $(if $(RUN),-run '$(RUN)') ./$(SANDBOX)
 
 $(GVISOR)/runsc: tools/lab/gvisor/go.mod tools/lab/gvisor/go.sum
 	cd tools/lab/gvisor && CGO_ENABLED=0 go build -ldflags '-s -w' -o $@ gvisor.dev/gvisor/runsc
