@@ -3,6 +3,7 @@
 package ctl
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -86,7 +87,7 @@ func containerItems(ctx context.Context, c *client.Client, labels map[string]str
 			Pod:         podName,
 			PodID:       ct.GetPodSandboxId(),
 			Image:       ct.GetImage().GetImage(),
-			ImageID:     ct.GetImageRef(),
+			ImageID:     cmp.Or(ct.GetImageId(), ct.GetImageRef()), // a runtime of before has the latter alone
 			Restarts:    ct.GetMetadata().GetAttempt(),
 			OnRecord:    of.State != endedState,
 			MemoryBytes: used[ct.GetId()],

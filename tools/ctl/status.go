@@ -210,9 +210,12 @@ func (r *statusReport) table(w io.Writer, st *runtimeapi.StatusResponse) {
 		line(cond.GetType(), strconv.FormatBool(cond.GetStatus()), cond.GetMessage())
 	}
 	if r.service != nil {
-		text := "this command is " + r.Client
+		text := ""
 		if p := info.process; p.PID != 0 {
-			text = fmt.Sprintf("process %d, started %s; %s", p.PID, age(p.Started.UnixNano()), text)
+			text = fmt.Sprintf("process %d, started %s", p.PID, age(p.Started.UnixNano()))
+		}
+		if r.Client != r.service.GetRuntimeVersion() {
+			text = strings.TrimPrefix(text+"; this command is "+r.Client, "; ")
 		}
 		line("Service", r.service.GetRuntimeName()+" "+r.service.GetRuntimeVersion(), text)
 	}
