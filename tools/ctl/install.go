@@ -50,7 +50,7 @@ func installCommand() *cobra.Command {
 	cmd.Flags().StringVar(&o.Root, "root", "", "take this directory for the root of the host, as packages are made (default /)")
 	cmd.Flags().StringVar(&o.From, "from", "", "the unpacked archive (default: the one that this berth is in)")
 	cmd.Flags().BoolVar(&uninstall, "uninstall", false, "remove what was installed, and say what stays")
-	cmd.Flags().BoolVar(&o.Force, "force", false, "replace files that others wrote, or uninstall although berth or pods run")
+	cmd.Flags().BoolVar(&o.Force, "force", false, "replace files that others wrote, install although the configuration cannot be used, or uninstall although berth or pods run")
 	for _, dir := range []string{"prefix", "root", "from"} {
 		_ = cmd.MarkFlagDirname(dir)
 	}

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 
+	"berth/internal/base/config"
 	"berth/internal/base/wholefile"
 )
 
@@ -22,8 +23,10 @@ type Options struct {
 	From   string // the unpacked archive; not needed to uninstall
 	Prefix string // an absolute path, such as /usr/local
 	Root   string // the root directory of the host: "/", or the root of a package
-	Force  bool   // replace files that others wrote, or uninstall although pods or berth run
-	Out    io.Writer
+	// Force replaces files that others wrote, installs although the configuration cannot be used, or
+	// uninstalls although pods or berth run.
+	Force bool
+	Out   io.Writer
 
 	// Systemctl runs systemctl on the host, and returns its output; nil if there is no systemd, and
 	// for another Root than "/".
@@ -74,6 +77,9 @@ func Install(ctx context.Context, o Options) error {
 	if err := o.check(); err != nil {
 		return err
 	}
+	if err := o.readable(); err != nil {
+		return err
+	}
 	files, err := o.files()
 	if err != nil {
 		return err
@@ -109,6 +115,20 @@ func Install(ctx context.Context, o Options) error {
 	// From now on nothing of it need be repeated.
 	m.begun = false
 	return m.save()
+}
+
+// readable reads the configuration of the host as the berth that is to be installed will, which is
+// this program. It is refused if that one would not start with it, as an older version does not if
+// the file has a setting of a newer one.
+func (o Options) readable() error {
+	l, err := config.LoadIfThere(o.on("/etc/berth/config.toml"))
+	if err == nil {
+		err = l.Check()
+	}
+	if err == nil || o.Force {
+		return nil
+	}
+	return fmt.Errorf("install: this version of berth would not start with the configuration of this host; nothing was changed: mend it, or install all the same with --force: %w", err)
 }
 
 // write writes the files, and reports whether that changed anything. The manifest is saved before,

@@ -29,6 +29,9 @@ func tree(t *testing.T, version string, more ...string) string {
 		if strings.HasPrefix(name, "bin/") || strings.HasPrefix(name, "libexec/") {
 			mode = 0o755
 		}
+		if strings.HasSuffix(name, ".toml") {
+			body = "# " + body
+		}
 		if strings.HasSuffix(name, ".service") {
 			body += "ExecStart=/usr/local/bin/berth serve\n"
 		}
@@ -155,9 +158,9 @@ func TestTheSettingsOfTheHostAreWrittenOnce(t *testing.T) {
 	// An upgrade of a node whose driver was not set does not set it.
 	for name, before := range map[string]string{"crictl has a configuration": crictlFile, "berth has one": "/etc/berth/config.toml"} {
 		h := newHost(t)
-		write(t, h.on(before), "mine", 0o600)
+		write(t, h.on(before), "# mine", 0o600)
 		h.must(t, tree(t, "1"))
-		if read(t, h.on(before)) != "mine" || strings.Contains(h.out.String(), before) {
+		if read(t, h.on(before)) != "# mine" || strings.Contains(h.out.String(), before) {
 			t.Errorf("%s: %s", name, &h.out)
 		}
 		if _, err := os.Stat(h.on(driverFile)); (err == nil) != (before == crictlFile) {
@@ -178,7 +181,7 @@ func TestAnUpgrade(t *testing.T) {
 	h := newHost(t)
 	h.must(t, tree(t, "1", "share/berth/old"))
 	h.active = true
-	write(t, h.on("/etc/berth/config.toml"), "mine", 0o600)
+	write(t, h.on("/etc/berth/config.toml"), "# mine", 0o600)
 	running, err := os.Open(h.on("/usr/local/bin/berth"))
 	if err != nil {
 		t.Fatal(err)
@@ -193,7 +196,7 @@ func TestAnUpgrade(t *testing.T) {
 	if n, _ := running.Read(b); string(b[:n]) != "bin/berth 1\n" {
 		t.Errorf("a program that runs was written to: %q", b[:n])
 	}
-	if got := read(t, h.on("/etc/berth/config.toml")); got != "mine" {
+	if got := read(t, h.on("/etc/berth/config.toml")); got != "# mine" {
 		t.Errorf("the configuration is %q", got)
 	}
 	if _, err := os.Stat(h.on("/usr/local/share/berth/old")); err == nil {
@@ -221,6 +224,22 @@ func TestAnUpgrade(t *testing.T) {
 }
 
 // An install that was cut off after any of its writes can be repeated, and can be taken back.
+func TestAVersionThatCannotReadTheConfigurationIsNotInstalled(t *testing.T) {
+	h := newHost(t)
+	h.must(t, tree(t, "2"))
+	h.active = true
+	write(t, h.on("/etc/berth/config.toml"), "[image]\nof_a_newer_version = true\n", 0o600)
+	err := h.install(t, tree(t, "1"))
+	if err == nil || !strings.Contains(err.Error(), "nothing was changed") || !strings.Contains(err.Error(), "a newer one may have it") {
+		t.Errorf("an older version was installed: %v", err)
+	}
+	if got := read(t, h.on("/usr/local/bin/berth")); got != "bin/berth 2\n" || slices.Contains(h.calls, "restart berth.service") {
+		t.Errorf("the program is %q, %v", got, h.calls)
+	}
+	h.Force = true
+	h.must(t, tree(t, "1"))
+}
+
 func TestAnInstallThatIsCutOff(t *testing.T) {
 	for _, then := range []string{"repeated", "taken back"} {
 		for cut := 1; ; cut++ {

@@ -113,7 +113,8 @@ func (c *Config) keys() []string {
 	return keys
 }
 
-// unknown returns an error that names the known setting with the spelling closest to key.
+// unknown returns an error that names the known setting with the spelling closest to key, if that is
+// close enough to be a slip of the pen. If none is, the file may be one of a newer berth.
 func unknown(key, where string) error {
 	d := Default()
 	best, least := "", len(key)+1
@@ -121,6 +122,9 @@ func unknown(key, where string) error {
 		if n := distance(key, k); n < least || n == least && k < best {
 			best, least = k, n
 		}
+	}
+	if least > max(2, len(key)/4) {
+		return fmt.Errorf("%s%q is not a setting of this version of berth, and a newer one may have it; `berth config default` lists those of this version: %w", where, key, errdefs.ErrInvalidArgument)
 	}
 	return fmt.Errorf("%s%q is not a setting; did you mean %q?: %w", where, key, best, errdefs.ErrInvalidArgument)
 }
