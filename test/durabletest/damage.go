@@ -30,7 +30,8 @@ func Damage(t *testing.T, path string, try func(where string)) {
 		t.Fatalf("%d bytes, %v", len(whole), err)
 	}
 	for i := range 2 * Rounds(30) {
-		b, where := bytes.Clone(whole), ""
+		b := bytes.Clone(whole)
+		var where string
 		if bit := r.IntN(8 * len(b)); i%2 == 0 {
 			where = fmt.Sprintf("bit %d of %s", bit, path)
 			b[bit/8] ^= 1 << (bit % 8)

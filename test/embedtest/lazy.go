@@ -61,7 +61,7 @@ func (l *Lazy) Serve(t testing.TB) {
 	}
 	l.server = grpc.NewServer()
 	snapshotsapi.RegisterSnapshotsServer(l.server, snapshotservice.FromSnapshotter(l))
-	go l.server.Serve(in)
+	go func() { _ = l.server.Serve(in) }() // until Stop
 }
 
 // Stop ends Serve as a kill does.

@@ -135,7 +135,7 @@ func (k *keeper) replaceLogger() error {
 	if err := os.Remove(k.o.in(socket)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return errors.Join(err, closeAll(files))
 	}
-	cmd := exec.Command(k.o.LoggerProgram, "io", k.o.Dir) //nolint:gosec // the program is of berth's libexec
+	cmd := exec.Command(k.o.LoggerProgram, "io", k.o.Dir)
 	// without the descriptors that systemd passed to berth
 	cmd.Env = []string{}
 	cmd.Dir = "/"
