@@ -145,8 +145,9 @@ func (d *daemon) releaseLeases(ctx context.Context) error {
 	for range retry.Doubling(ctx.Done(), time.Second, time.Minute) {
 		pinned, err := d.host.netns.Pinned(ctx)
 		if err == nil {
-			err = d.host.network.ReleaseLeases(ctx, func(id string) bool {
-				return d.heart.core.Pods.OnRecord(id) || slices.Contains(pinned, id)
+			pods := d.heart.core.Pods
+			err = d.host.network.ReleaseLeases(ctx, func(id, address string) bool {
+				return pods.OnRecord(id) || slices.Contains(pinned, id) || pods.HasAddress(address)
 			})
 		}
 		if err == nil {

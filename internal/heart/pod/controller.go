@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -371,6 +372,14 @@ func (c *Controller) Units() int { return len(c.units.all()) }
 func (c *Controller) OnRecord(id string) bool {
 	_, ok := c.units.get(id)
 	return ok || c.damaged.has(id)
+}
+
+// HasAddress reports whether a pod on record has an address of its network.
+func (c *Controller) HasAddress(ip string) bool {
+	return slices.ContainsFunc(c.units.allSandboxes(), func(u *unit) bool {
+		st := u.now()
+		return st.Network != nil && slices.Contains(st.Network.IPs, ip) && st.Holds.Has(state.HoldNetwork)
+	})
 }
 
 // Exited takes a fact of a witness. It never blocks.

@@ -19,11 +19,12 @@ import (
 )
 
 // ReleaseLeases removes the leases of addresses of berth's own bridge that belong to no pod on
-// record, and those that are empty: host-local does not sync its files, so that a power cut leaves
-// a file without the ID of its pod, and the address would be taken for ever. It is called when
-// berth starts, after the records were read. A pod is on record before it gets an address, and
-// host-local writes under a lock that is held here, so that no lease is removed that is being made.
-func (n *Network) ReleaseLeases(ctx context.Context, onRecord func(podID string) bool) error {
+// record: neither the ID in the file nor the address is that of one. host-local does not sync its
+// files, so that a power cut leaves a file without the ID of its pod, and the address would be taken
+// for ever. It is called when berth starts, after the records were read. A pod is on record before it
+// gets an address, and host-local writes under a lock that is held here, so that no lease is removed
+// that is being made.
+func (n *Network) ReleaseLeases(ctx context.Context, onRecord func(podID, address string) bool) error {
 	b := n.cfg.Default
 	if b == nil {
 		return nil
@@ -49,7 +50,7 @@ func (n *Network) ReleaseLeases(ctx context.Context, onRecord func(podID string)
 			continue
 		}
 		id, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
-		if id = strings.TrimSpace(id); id != "" && onRecord(id) {
+		if id = strings.TrimSpace(id); onRecord(id, e.Name()) {
 			continue
 		}
 		if removed := os.Remove(path); removed != nil {

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// A power cut may leave a lease empty, and a pod may be gone whose lease is not.
+// A power cut may leave a lease empty, and a pod may be gone whose lease is not. A lease whose ID is
+// damaged was taken for one of no pod, and the address of a pod that runs was given away.
 //
 // PROPERTIES 67
 func TestALeaseWithoutAPodIsReleased(t *testing.T) {
@@ -29,6 +30,7 @@ func TestALeaseWithoutAPodIsReleased(t *testing.T) {
 		"10.0.0.5":           "\x00\x00\x00",
 		"10.0.0.6":           "known",
 		"fd00::7":            "gone\r\neth0",
+		"10.0.0.8":           "knowo\r\neth0",
 		"last_reserved_ip.0": "10.0.0.6",
 		"lock":               "",
 	}
@@ -37,12 +39,12 @@ func TestALeaseWithoutAPodIsReleased(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := n.ReleaseLeases(t.Context(), func(id string) bool { return id == "known" }); err != nil {
+	if err := n.ReleaseLeases(t.Context(), func(id, address string) bool { return id == "known" || address == "10.0.0.8" }); err != nil {
 		t.Fatal(err)
 	}
 	for name := range files {
 		_, err := os.Stat(filepath.Join(leases, name))
-		stays := name == "10.0.0.3" || name == "10.0.0.6" || name == "lock" || name == "last_reserved_ip.0"
+		stays := name == "10.0.0.3" || name == "10.0.0.6" || name == "10.0.0.8" || name == "lock" || name == "last_reserved_ip.0"
 		if stays != (err == nil) {
 			t.Errorf("%s: %v", name, err)
 		}
