@@ -90,7 +90,8 @@ func (o OwnGroups) of(cfg *runtimeapi.ContainerConfig, pod *runtimeapi.PodSandbo
 // asked for it.
 func (in Container) withDefaults() (Container, error) {
 	d := in.Defaults
-	cfg := proto.CloneOf(in.Config)
+	cfg := &runtimeapi.ContainerConfig{}
+	proto.Merge(cfg, in.Config) // which may be nil
 	if cfg.Linux == nil {
 		cfg.Linux = &runtimeapi.LinuxContainerConfig{}
 	}
@@ -160,7 +161,9 @@ func (d Defaults) Pod(cfg *runtimeapi.PodSandboxConfig) *runtimeapi.PodSandboxCo
 	if len(d.Sysctls) == 0 {
 		return cfg
 	}
-	cfg = proto.CloneOf(cfg)
+	asked := cfg
+	cfg = &runtimeapi.PodSandboxConfig{}
+	proto.Merge(cfg, asked) // which may be nil
 	if cfg.Linux == nil {
 		cfg.Linux = &runtimeapi.LinuxPodSandboxConfig{}
 	}
