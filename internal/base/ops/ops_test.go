@@ -6,6 +6,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -163,10 +164,13 @@ func TestTheListIsBounded(t *testing.T) {
 // before: of what hung when the machine died, nothing was. A call has events of its own.
 func TestALongWaitIsNoted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex // notes come from timers as well
 		var noted []string
 		l := &List{}
 		l.Connect(Config{Note: func(id string, e event.Event) {
 			line := event.Entry{Event: e}.Line()
+			mu.Lock()
+			defer mu.Unlock()
 			noted = append(noted, id+" "+line.Message+" "+line.Attrs[0].Value.String())
 		}})
 		ctx, call := l.Begin(kubelet, Work{Kind: Run, Of: web})
@@ -176,6 +180,8 @@ func TestALongWaitIsNoted(t *testing.T) {
 			part.End()
 		}
 		call.End()
+		mu.Lock()
+		defer mu.Unlock()
 		if want := []string{
 			"s1 took long the CNI plug-in bridge (ADD) 2s",
 			"s1 takes long the CNI plug-in bridge (ADD) 12s",
