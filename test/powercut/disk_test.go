@@ -3,7 +3,6 @@
 package powercut
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -14,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/base/wholefile"
 	"berth/test/command"
 	"berth/test/node"
 )
@@ -104,19 +104,12 @@ func (d *disk) boot() {
 	d.t.Helper()
 	d.mountAgain()
 	path := filepath.Join(d.dir, "lib/boot")
-	text, err := os.ReadFile(path)
-	if err != nil {
+	var r map[string]any
+	if err := wholefile.ReadSealed(path, &r); err != nil {
 		d.t.Fatalf("berth has not noted its boot: %v", err)
 	}
-	var r map[string]any
-	if err := json.Unmarshal(text, &r); err != nil {
-		d.t.Fatalf("%s has %q: %v", path, text, err)
-	}
 	r["boot"] = "an earlier one"
-	if text, err = json.Marshal(r); err == nil {
-		err = os.WriteFile(path, text, 0o600)
-	}
-	if err != nil {
+	if err := wholefile.WriteSealed(path, r); err != nil {
 		d.t.Fatal(err)
 	}
 }
