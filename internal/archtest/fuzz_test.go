@@ -12,9 +12,9 @@ import (
 	"testing"
 )
 
-// fuzzed has the functions that read bytes which somebody else has made (a pod, a client, a registry, a
-// peer, a plug-in, a disk that damaged them), and for each the fuzz test of its room that calls it.
-// `make fuzz` runs them all.
+// fuzzed has the functions that read bytes which somebody else has made (a pod, a client, a
+// registry, a peer, a plug-in, a disk that damaged them), and for each the fuzz test of its room
+// that calls it. `make fuzz` runs them all.
 var fuzzed = map[string]string{
 	"access.Verifier.Add":         "FuzzChain",
 	"adopt.addresses":             "FuzzStatus",
@@ -85,8 +85,8 @@ var unfuzzed = map[string]string{
 // parserName matches the names of functions that are parsers.
 var parserName = regexp.MustCompile(`^([pP]arse|decode)([A-Z].*)?$`)
 
-// Each function that reads others' bytes is called by a fuzz test, and each with the name of a parser is
-// on one of the lists.
+// Each function that reads others' bytes is called by a fuzz test, and each with the name of a
+// parser is on one of the lists.
 func TestWhatReadsOthersBytesIsFuzzed(t *testing.T) {
 	functions := map[string]bool{}
 	called := map[string][]string{} // the names of what each fuzz test calls, by ROOM.NAME

@@ -21,8 +21,8 @@ const (
 	longestProfile = time.Minute
 )
 
-// debugHandler answers questions about a berth that runs: its goroutines, its heap, a profile of its
-// processor time, and its lanes. It asks neither containerd nor a disk.
+// debugHandler answers questions about a berth that runs: its goroutines, its heap, a profile of
+// its processor time, and its lanes. It asks neither containerd nor a disk.
 func debugHandler(lanes func() []lane.Lane) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /goroutines", func(w http.ResponseWriter, _ *http.Request) {

@@ -15,7 +15,8 @@ import (
 	"berth/internal/images/peer"
 )
 
-// The bounds of peers. In the simulation of a roll-out more peers asked gain little (docs/scale.md).
+// The bounds of peers. In the simulation of a roll-out more peers asked gain little
+// (docs/scale.md).
 const (
 	peerName    = "berth-peer"    // the DNS name in the certificate of each peer
 	peerTimeout = 5 * time.Second // a peer that sends nothing for this long is left

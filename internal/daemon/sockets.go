@@ -46,8 +46,8 @@ type sockets struct {
 	also      []net.Listener // of cri.sockets
 }
 
-// openSockets takes the descriptors that the service manager, or an earlier berth, has left open, and
-// takes or opens the CRI sockets.
+// openSockets takes the descriptors that the service manager, or an earlier berth, has left open,
+// and takes or opens the CRI sockets.
 func openSockets(b base) (s *sockets, err error) {
 	s = &sockets{log: b.log}
 	var p passed
@@ -107,8 +107,8 @@ func (s *sockets) keep(ctx context.Context, these []*socket, serve func(net.List
 	}
 }
 
-// serve opens a socket for root alone at a path, if there is one, and makes it again whenever clients
-// do not find it. f serves on each listener until ctx ends. of names the socket for people.
+// serve opens a socket for root alone at a path, if there is one, and makes it again whenever
+// clients do not find it. f serves on each listener until ctx ends. of names the socket for people.
 func (s *sockets) serve(ctx context.Context, of, path string, f func(net.Listener) error) error {
 	if path == "" {
 		<-ctx.Done()

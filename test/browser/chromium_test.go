@@ -18,7 +18,8 @@ import (
 	"time"
 )
 
-// patience is how long a browser may take for anything, on a machine that does other things as well.
+// patience is how long a browser may take for anything, on a machine that does other things as
+// well.
 const patience = 90 * time.Second
 
 // chromium is a headless browser that a test steers through two pipes.

@@ -83,8 +83,8 @@ func TestAProgramIsNotStartedTwiceBecauseBerthWasKilled(t *testing.T) {
 	})
 }
 
-// The shim starts a container in the place of runc where nothing speaks against that. A setting, and
-// whatever is not as usual, leaves that to runc, whose answer it is then.
+// The shim starts a container in the place of runc where nothing speaks against that. A setting,
+// and whatever is not as usual, leaves that to runc, whose answer it is then.
 func TestTheShimStartsContainersInThePlaceOfRunc(t *testing.T) {
 	t.Parallel()
 	const calls = "#!/bin/sh\necho \"$*\" >>\"$0.calls\"\n"

@@ -85,8 +85,8 @@ func (l *Lazy) Asked() []map[string]string {
 	return l.asked
 }
 
-// Hang has each commit hang. It is sent to the returned channel as it begins, and ends once the test
-// closes it.
+// Hang has each commit hang. It is sent to the returned channel as it begins, and ends once the
+// test closes it.
 func (l *Lazy) Hang() <-chan chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -64,7 +64,8 @@ func replay(t *testing.T, b *bundle.Bundle) (differ []string, report, happened s
 	return differ, report, happened
 }
 
-// incidents are faults, each with what it makes of a node. Each returns the containers that have ended.
+// incidents are faults, each with what it makes of a node. Each returns the containers that have
+// ended.
 var incidents = []struct {
 	name string
 	o    node.Options

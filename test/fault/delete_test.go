@@ -171,8 +171,8 @@ func wedge(t *testing.T, n *node.Node, f *faults) (ids, neighbours []string) {
 	return ids, neighbours
 }
 
-// sideBySide calls f count times at the same time, and returns what the calls return, in the order of
-// their numbers.
+// sideBySide calls f count times at the same time, and returns what the calls return, in the order
+// of their numbers.
 func sideBySide(count int, f func(i int) []string) []string {
 	results := make([][]string, count)
 	var wg sync.WaitGroup

@@ -65,8 +65,9 @@ func TestTheCodeSurvivesAShimKilledBeforeTheExit(t *testing.T) {
 
 // The shim is killed, and containerd's clean-up kills what it left: 137 is the truth then, and a
 // pod with a pause process is NOTREADY. A kernel that does not report codes shows them until the
-// process is reaped; when berth was not as fast as that, there is only what containerd reports, which
-// is the same whatever the process ended with. What was settled and released before keeps its code.
+// process is reaped; when berth was not as fast as that, there is only what containerd reports,
+// which is the same whatever the process ended with. What was settled and released before keeps its
+// code.
 //
 // PROPERTIES 76: why names the shim, also if it died while berth was away, with the containerd
 // inside that cleans up later: "SIGKILL ended it", it said, "it came from within the pod".
@@ -191,7 +192,8 @@ func TestAnExitWhoseEventIsSwallowedIsSeenWithoutARestart(t *testing.T) {
 	})
 }
 
-// exitIsSeen expects that an exit is seen under the rules, by the kernel alone or not by the kernel.
+// exitIsSeen expects that an exit is seen under the rules, by the kernel alone or not by the
+// kernel.
 func exitIsSeen(t *testing.T, n *node.Node, f *faults, rules map[string]string, kernel bool) {
 	t.Helper()
 	for step, action := range rules {

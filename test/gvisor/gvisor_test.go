@@ -44,8 +44,8 @@ func pod(t *testing.T, n *node.Node) (string, *runtimeapi.PodSandboxConfig) {
 	return resp.GetPodSandboxId(), cfg
 }
 
-// A pod of gVisor has a kernel of its own, exact codes, logs, processes of exec and statistics, and a
-// pod of runc beside it has those that it always has.
+// A pod of gVisor has a kernel of its own, exact codes, logs, processes of exec and statistics, and
+// a pod of runc beside it has those that it always has.
 func TestAPodOfGVisorLives(t *testing.T) {
 	n := start(t)
 	id, cfg := pod(t, n)
@@ -72,7 +72,8 @@ func TestAPodOfGVisorLives(t *testing.T) {
 	t.Log(st)
 }
 
-// An end while berth is away has its code, and a container that goes on is stopped by the next berth.
+// An end while berth is away has its code, and a container that goes on is stopped by the next
+// berth.
 func TestAPodOfGVisorOutlivesBerth(t *testing.T) {
 	n := start(t)
 	id, cfg := pod(t, n)

@@ -43,8 +43,8 @@ func newDisk(t *testing.T, kind string) *disk {
 	return d
 }
 
-// needLoop skips a test where the kernel has no loop devices, as in some containers in which tests are
-// run: no disk can be made there.
+// needLoop skips a test where the kernel has no loop devices, as in some containers in which tests
+// are run: no disk can be made there.
 func needLoop(t *testing.T) {
 	t.Helper()
 	f, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
@@ -98,8 +98,8 @@ func (d *disk) cut(flag int) {
 	}
 }
 
-// boot mounts the disk again, as the next boot does. The kernel of the test is the same one, so what
-// berth has noted of its boot is changed to be of another one.
+// boot mounts the disk again, as the next boot does. The kernel of the test is the same one, so
+// what berth has noted of its boot is changed to be of another one.
 func (d *disk) boot() {
 	d.t.Helper()
 	d.mountAgain()
@@ -132,9 +132,9 @@ func cuts(t *testing.T) []int {
 	return rounds
 }
 
-// thinDisk makes an ext4 whose file lies in a tmpfs, and returns what bounds that: from then on there is
-// room for so many more bytes, as in a thin volume that is full. What does not fit is an error of the
-// disk, not of the file system.
+// thinDisk makes an ext4 whose file lies in a tmpfs, and returns what bounds that: from then on
+// there is room for so many more bytes, as in a thin volume that is full. What does not fit is an
+// error of the disk, not of the file system.
 func thinDisk(t *testing.T) (d *disk, bound func(more uint64)) {
 	t.Helper()
 	needLoop(t)

@@ -138,9 +138,10 @@ func TestExplore(t *testing.T) {
 	}
 }
 
-// TestASeedReplays plays each schedule twice, which has the same effects in the same order. On a busy
-// machine Go takes the processor from a goroutine anywhere, which changes the order once in thousands of
-// plays: a schedule that has differed is played [enough] times, and may differ in two of them.
+// TestASeedReplays plays each schedule twice, which has the same effects in the same order. On a
+// busy machine Go takes the processor from a goroutine anywhere, which changes the order once in
+// thousands of plays: a schedule that has differed is played [enough] times, and may differ in two
+// of them.
 func TestASeedReplays(t *testing.T) {
 	for s := uint64(1); s <= max(uint64(*replays), repeated); s++ {
 		play := func() []string {

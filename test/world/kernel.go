@@ -163,8 +163,8 @@ func (w *World) Watched(id string) bool {
 
 // Signal implements pod.Kernel.
 func (k kernel) Signal(id string, sig unix.Signal) error {
-	// Two stops may want to pass at once, one with its stop signal, the other with SIGKILL. Turns of one
-	// name are given in the order in which they are asked for, which Go's scheduler decides.
+	// Two stops may want to pass at once, one with its stop signal, the other with SIGKILL. Turns of
+	// one name are given in the order in which they are asked for, which Go's scheduler decides.
 	k.w.turns.take(fmt.Sprintf("signal %d %s", sig, id))
 	return k.w.pass(context.Background(), k.l, "signal", id, func() error {
 		return k.w.signal(k.l.watched[id], uint32(sig))

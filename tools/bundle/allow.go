@@ -14,8 +14,8 @@ import (
 )
 
 // texts has the function that each text of an event passes, by KIND.FIELD or by FIELD. A text whose
-// field is not here is left out, so a kind that gets another text does not have it in a bundle until
-// it is added.
+// field is not here is left out, so a kind that gets another text does not have it in a bundle
+// until it is added.
 var texts = map[string]func(string) string{
 	"Access":       term[string],
 	"Action":       term[string],

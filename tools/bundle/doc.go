@@ -20,8 +20,8 @@
 //	records.jsonl       a sandbox or container a line, as berth knows it at the end
 //	entries.jsonl       an entry of the timeline a line, in the order in which they were made
 //
-// An entry is one of package event. That of an exit has the report of each witness with its instant,
-// and the simulation plays these ([berth/test/sim]).
+// An entry is one of package event. That of an exit has the report of each witness with its
+// instant, and the simulation plays these ([berth/test/sim]).
 //
 // # Promises
 //

@@ -74,8 +74,9 @@ func lines[T any](e *json.Encoder, list []T) error {
 	return nil
 }
 
-// Read reads a bundle. A file that is not one is an error that says so, and one of a newer format is
-// [ErrFormat]. Entries of a kind that this berth does not know are left out, and Missing says so.
+// Read reads a bundle. A file that is not one is an error that says so, and one of a newer format
+// is [ErrFormat]. Entries of a kind that this berth does not know are left out, and Missing says
+// so.
 func Read(r io.Reader) (*Bundle, error) {
 	zip, err := gzip.NewReader(r)
 	if err != nil {

@@ -127,7 +127,8 @@ func match(r *regexp.Regexp, s string) string {
 	return other
 }
 
-// idOf returns id if it has the form of the IDs that berth makes, and the word for another text if not.
+// idOf returns id if it has the form of the IDs that berth makes, and the word for another text if
+// not.
 func idOf(id string) string { return match(hexID, id) }
 
 // nameOf returns a name that Kubernetes allows.

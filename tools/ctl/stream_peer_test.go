@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Another user may have made a socket where berth makes one for streams. Whoever listens gets the URL and
-// what is typed, so only root and the same user are trusted.
+// Another user may have made a socket where berth makes one for streams. Whoever listens gets the
+// URL and what is typed, so only root and the same user are trusted.
 func TestASocketOfAnotherUserGetsNothing(t *testing.T) {
 	for _, tc := range []struct {
 		listener, user int
@@ -58,7 +58,8 @@ func TestASocketOfAnotherUserGetsNothing(t *testing.T) {
 	}
 }
 
-// A command that leaves a socket of another user alone, and does not reach the address either, says both.
+// A command that leaves a socket of another user alone, and does not reach the address either, says
+// both.
 func TestACommandSaysThatItLeavesASocketAlone(t *testing.T) {
 	f := services()
 	at := serveFake(t, f)

@@ -188,8 +188,8 @@ func (t *top) run(ctx context.Context) error {
 	return nil
 }
 
-// readKeys passes on the keys typed, until top quits. It ends with the process: a read of a terminal
-// cannot be ended.
+// readKeys passes on the keys typed, until top quits. It ends with the process: a read of a
+// terminal cannot be ended.
 func (t *top) readKeys(quit context.Context, end func(), keys chan<- int) {
 	var b [64]byte
 	for {

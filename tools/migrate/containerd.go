@@ -188,8 +188,8 @@ func (t *translation) containerdItself(cfg tree) {
 	}
 }
 
-// snapshotter carries the name of a snapshotter over, and the socket of one that is a program of its
-// own.
+// snapshotter carries the name of a snapshotter over, and the socket of one that is a program of
+// its own.
 func (t *translation) snapshotter(cfg tree, name string, l *leaf, to ...string) {
 	t.set(l.from(), name, to...)
 	if t.Beside || name == "overlayfs" || name == "native" {

@@ -28,8 +28,8 @@ type Item struct {
 	Count int       `json:"count,omitempty"`
 }
 
-// suffix matches the part of a pod's name that its controller adds: of a Deployment, a hash and five
-// letters; of a CronJob, minutes and five letters; of a DaemonSet or a Job, five letters; of a
+// suffix matches the part of a pod's name that its controller adds: of a Deployment, a hash and
+// five letters; of a CronJob, minutes and five letters; of a DaemonSet or a Job, five letters; of a
 // StatefulSet, a number. Kubernetes takes neither vowels nor digits that look like letters.
 var suffix = regexp.MustCompile(`(?:-(?:[bcdf-hj-np-tv-xz2456789]{6,10}|\d{8,11}))?-[bcdf-hj-np-tv-xz2456789]{5}$|-\d{1,4}$`)
 

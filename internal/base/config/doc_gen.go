@@ -113,8 +113,8 @@ func (c *Config) keys() []string {
 	return keys
 }
 
-// unknown returns an error that names the known setting with the spelling closest to key, if that is
-// close enough to be a slip of the pen. If none is, the file may be one of a newer berth.
+// unknown returns an error that names the known setting with the spelling closest to key, if that
+// is close enough to be a slip of the pen. If none is, the file may be one of a newer berth.
 func unknown(key, where string) error {
 	d := Default()
 	best, least := "", len(key)+1

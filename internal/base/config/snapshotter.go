@@ -4,8 +4,8 @@ package config
 
 import "slices"
 
-// Snapshotter is one that is a program of its own, and serves containerd's API of snapshots: a proxy
-// plug-in, as containerd calls it.
+// Snapshotter is one that is a program of its own, and serves containerd's API of snapshots: a
+// proxy plug-in, as containerd calls it.
 type Snapshotter struct {
 	Address string `toml:"address" doc:"Unix socket of the snapshotter, such as that of stargz-snapshotter, SOCI or nydus."`
 	Root    string `toml:"root" doc:"Directory of its layers, whose file system CRI reports as that of the images if containerd.snapshotter is this one. Empty: that of root."`
@@ -14,7 +14,8 @@ type Snapshotter struct {
 // builtIn are the snapshotters that need no table.
 var builtIn = []string{"overlayfs", "native"}
 
-// check reports settings of a snapshotter that cannot work. prefix begins the names of the settings.
+// check reports settings of a snapshotter that cannot work. prefix begins the names of the
+// settings.
 func (s Snapshotter) check(prefix, name string, c *Config, bad func(key, format string, args ...any)) {
 	switch {
 	case slices.Contains(builtIn, name):

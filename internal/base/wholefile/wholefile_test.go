@@ -50,8 +50,8 @@ func TestWhatIsLeftIsWrittenOver(t *testing.T) {
 	}
 }
 
-// What a process left that was killed is removed, and the file itself is not. Where nothing is left,
-// nothing is wrong.
+// What a process left that was killed is removed, and the file itself is not. Where nothing is
+// left, nothing is wrong.
 func TestWhatIsLeftIsRemoved(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	for _, p := range []string{path, path + Fresh} {

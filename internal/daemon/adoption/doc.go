@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package adoption takes over the pods of containerd's CRI plug-in while they run, and gives them back.
-// It is what `berth adopt` does, beside a containerd that serves and a berth that does not. What is to
-// become of a pod, and in which order, is decided by package adopt, which is pure. This package finds
-// out what there is, and has the effects.
+// Package adoption takes over the pods of containerd's CRI plug-in while they run, and gives them
+// back. It is what `berth adopt` does, beside a containerd that serves and a berth that does not.
+// What is to become of a pod, and in which order, is decided by package adopt, which is pure. This
+// package finds out what there is, and has the effects.
 //
 //	adoption.go   the call: the records are locked, containerd is reached, and pods go one way
 //	look.go       what there is of the plug-in's pods
@@ -27,8 +27,8 @@
 //
 // # Never
 //
-// The package does not read the plug-in's formats, which adopt and ctrd do, and it does not ask for a
-// pod of another berth.
+// The package does not read the plug-in's formats, which adopt and ctrd do, and it does not ask for
+// a pod of another berth.
 //
 // # To look at it live
 //

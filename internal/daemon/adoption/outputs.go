@@ -53,8 +53,9 @@ func (o *outputs) of(sb *state.Sandbox, ct *state.Container) logs.Options {
 	return pod.StdioOptions(o.node.files.IO(ct.ID), sb, ct, o.node.cfg.Logs.MaxLine)
 }
 
-// flush brings what is in the pipes of a container of berth's into its log, with all that was taken from
-// them before, and a line after it, unless that is empty. The caller may remove the stdio then.
+// flush brings what is in the pipes of a container of berth's into its log, with all that was taken
+// from them before, and a line after it, unless that is empty. The caller may remove the stdio
+// then.
 func (o *outputs) flush(ctx context.Context, sb *state.Sandbox, ct *state.Container, line string) error {
 	l, err := logs.Open(o.of(sb, ct))
 	if errdefs.IsNotFound(err) {

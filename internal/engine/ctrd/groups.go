@@ -32,9 +32,9 @@ const (
 	groupStartTimeout = 20 * time.Second
 )
 
-// JoinGroup implements [pod.Shims]. A group whose shim does not answer, or has died, takes no pod any
-// more. If no script can clean up after a dead shim, the death of one ends its containers, so that no
-// shim is shared.
+// JoinGroup implements [pod.Shims]. A group whose shim does not answer, or has died, takes no pod
+// any more. If no script can clean up after a dead shim, the death of one ends its containers, so
+// that no shim is shared.
 func (p *PodShims) JoinGroup(ctx context.Context, id string, h pod.Handler) string {
 	if can, _ := p.grouping.Load(h.Name); h.ShimPods < 2 || can != true || !p.cleanups.CanSpare(ctx, h.Root) {
 		return ""

@@ -47,8 +47,8 @@ const (
 )
 
 // PodShims are the shims of pods, and the pods that share one. It starts and ends them through
-// containerd, and ends the remains that containerd does not know. Its methods may be called from any
-// goroutine.
+// containerd, and ends the remains that containerd does not know. Its methods may be called from
+// any goroutine.
 type PodShims struct {
 	client   *connection.Connection
 	owner    string

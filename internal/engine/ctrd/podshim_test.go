@@ -23,8 +23,8 @@ import (
 	"berth/test/embedtest"
 )
 
-// onContainerd starts a containerd, whose directory of what is volatile is dir, and makes an adapter
-// on it, with a handler that runs berth's runc.
+// onContainerd starts a containerd, whose directory of what is volatile is dir, and makes an
+// adapter on it, with a handler that runs berth's runc.
 func onContainerd(t *testing.T) (c *Containerd, h pod.Handler, dir string) {
 	t.Helper()
 	cfg := embedtest.Config(t)

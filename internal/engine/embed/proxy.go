@@ -38,8 +38,8 @@ const (
 )
 
 // registration returns the part that calls the snapshotter. It is not in containerd's registry,
-// which is one for the process and cannot forget. The start does not wait for the snapshotter: while
-// it is away, calls fail at once.
+// which is one for the process and cannot forget. The start does not wait for the snapshotter:
+// while it is away, calls fail at once.
 func (p Proxy) registration(name string) plugin.Registration {
 	return plugin.Registration{
 		Type: plugins.SnapshotPlugin,

@@ -70,9 +70,9 @@ exec %[2]s "$@"
 // probeTimeout bounds the trial run of a script.
 const probeTimeout = 5 * time.Second
 
-// Cleanups makes the programs by which containerd cleans up after containers of pods and after their
-// shims: faster than the shims' own programs do, and so that the death of a shared shim ends no
-// container. Its methods may be called from any goroutine. A nil Cleanups makes none.
+// Cleanups makes the programs by which containerd cleans up after containers of pods and after
+// their shims: faster than the shims' own programs do, and so that the death of a shared shim ends
+// no container. Its methods may be called from any goroutine. A nil Cleanups makes none.
 type Cleanups struct {
 	shims *Shims
 	dir   string // where they are

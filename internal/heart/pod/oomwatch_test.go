@@ -129,8 +129,8 @@ func TestWhatAContainerHasSurvivedExplainsNoEnd(t *testing.T) {
 }
 
 // PROPERTIES 36: the kernel does not notify, as where inotify is used up, and the audit asks in vain. A
-// kill may have been at any time since the counter was read last: it explains that the program itself
-// was killed, and nothing else. One that was counted an hour before explains nothing.
+// kill may have been at any time since the counter was read last: it explains that the program
+// itself was killed, and nothing else. One that was counted an hour before explains nothing.
 func TestAKillAtAnUnknownInstantExplainsASIGKILL(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		b.Refuse("watch-oom", "", errors.New("no space left on device"))

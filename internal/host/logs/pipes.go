@@ -69,8 +69,8 @@ func (l *Log) Started() error {
 }
 
 // keeper is the connection to the container's berth-logger, the program that keeps the pipes open
-// while berth is away. As long as a pipe is needed and berth is there, a logger is there, too, or is
-// started again.
+// while berth is away. As long as a pipe is needed and berth is there, a logger is there, too, or
+// is started again.
 type keeper struct {
 	o       *Options
 	streams []*stream       // which get their pipes from the logger

@@ -41,8 +41,8 @@ const (
 )
 
 // writer brings the spools of a container into its log, and records in the cursor how far it is:
-// steps 2 to 4 of the package comment. Whenever a method returns, the cursor on the disk is true, or
-// the log is cut back to it before anything else is written. All methods need the turn.
+// steps 2 to 4 of the package comment. Whenever a method returns, the cursor on the disk is true,
+// or the log is cut back to it before anything else is written. All methods need the turn.
 type writer struct {
 	o       *Options
 	disk    disk

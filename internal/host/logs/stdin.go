@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stdin is the FIFO of a container's standard input. With [Options.StdinOnce] it ends with its first
-// client, also if berth is killed while that client writes.
+// stdin is the FIFO of a container's standard input. With [Options.StdinOnce] it ends with its
+// first client, also if berth is killed while that client writes.
 type stdin struct {
 	o    *Options
 	file *os.File // both ends, so that the container's stdin stays open

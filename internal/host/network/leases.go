@@ -20,10 +20,10 @@ import (
 
 // ReleaseLeases removes the leases of addresses of berth's own bridge that belong to no pod on
 // record: neither the ID in the file nor the address is that of one. host-local does not sync its
-// files, so that a power cut leaves a file without the ID of its pod, and the address would be taken
-// for ever. It is called when berth starts, after the records were read. A pod is on record before it
-// gets an address, and host-local writes under a lock that is held here, so that no lease is removed
-// that is being made.
+// files, so that a power cut leaves a file without the ID of its pod, and the address would be
+// taken for ever. It is called when berth starts, after the records were read. A pod is on record
+// before it gets an address, and host-local writes under a lock that is held here, so that no lease
+// is removed that is being made.
 func (n *Network) ReleaseLeases(ctx context.Context, onRecord func(podID, address string) bool) error {
 	b := n.cfg.Default
 	if b == nil {

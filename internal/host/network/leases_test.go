@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// A power cut may leave a lease empty, and a pod may be gone whose lease is not. A lease whose ID is
-// damaged was taken for one of no pod, and the address of a pod that runs was given away.
+// A power cut may leave a lease empty, and a pod may be gone whose lease is not. A lease whose ID
+// is damaged was taken for one of no pod, and the address of a pod that runs was given away.
 //
 // PROPERTIES 67
 func TestALeaseWithoutAPodIsReleased(t *testing.T) {

@@ -155,8 +155,8 @@ func seccompOf(name string) *runtimeapi.SecurityProfile {
 	return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: name}
 }
 
-// Pod returns the configuration of a pod with the default sysctls that it does not set itself. Those
-// of a namespace that it shares with the host are left out.
+// Pod returns the configuration of a pod with the default sysctls that it does not set itself.
+// Those of a namespace that it shares with the host are left out.
 func (d Defaults) Pod(cfg *runtimeapi.PodSandboxConfig) *runtimeapi.PodSandboxConfig {
 	if len(d.Sysctls) == 0 {
 		return cfg

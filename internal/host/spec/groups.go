@@ -80,8 +80,8 @@ func OwnsGroup(h Host, in Container) bool {
 
 // viewGroups returns how a container sees control groups on this host. By default a container that
 // is not privileged has a cgroup namespace with cgroup v2, and none with cgroup v1, whose
-// controllers are mounted from the host's tree. They are writable by default if it is privileged, or
-// if the defaults of its handler say so and this host can.
+// controllers are mounted from the host's tree. They are writable by default if it is privileged,
+// or if the defaults of its handler say so and this host can.
 func viewGroups(h Host, in Container) (view groupView, degraded []Degraded, err error) {
 	sec := in.Config.GetLinux().GetSecurityContext()
 	asked, err := askedGroups(sec)

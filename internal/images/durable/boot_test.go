@@ -77,8 +77,8 @@ func TestADamagedFileOfTheBootEndsNoDoubt(t *testing.T) {
 }
 
 // PROPERTIES 53 and 39: the disk of the images was shut down and mounted again within one boot, and what
-// the kernel had held of it was trusted. A berth that did not note the life of the file system, or a kernel
-// that does not tell it, is a reason for nothing.
+// the kernel had held of it was trusted. A berth that did not note the life of the file system, or
+// a kernel that does not tell it, is a reason for nothing.
 func TestImagesAreDoubtedAfterTheirDiskWasMountedAgain(t *testing.T) {
 	for _, c := range []struct {
 		before, after string

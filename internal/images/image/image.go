@@ -54,7 +54,8 @@ type Names interface {
 
 // Puller brings images to this node.
 type Puller interface {
-	// Pull fetches ref and unpacks it in a snapshotter ("" is that of most images), and then stores its [Stored.NamesGiven].
+	// Pull fetches ref and unpacks it in a snapshotter ("" is that of most images), and then stores
+	// its [Stored.NamesGiven].
 	Pull(ctx context.Context, ref string, creds Credentials, snapshotter string, sink Sink) (Stored, error)
 	// Fetched returns how many bytes of each blob, by its digest, are on this node.
 	Fetched(ctx context.Context, blobs []Blob) (map[string]int64, error)

@@ -17,7 +17,8 @@ var oneDigest = "docker.io/library/one@" + manifestID.String()
 // A pod showed an image ID as its image, and whoever waited for a changed image waited for ever. A
 // tag that was moved to another image does not name the first one any more.
 //
-// A container that was created as one:v2 was shown as one:latest, which its image is called as well.
+// A container that was created as one:v2 was shown as one:latest, which its image is called as
+// well.
 func TestAnImageIsNamedAsItWasAskedForElseByItsFirstTagElseItsDigestElseItsID(t *testing.T) {
 	f := newFake()
 	s := New(f, Config{Logger: slog.New(slog.DiscardHandler)})

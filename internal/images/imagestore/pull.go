@@ -48,8 +48,8 @@ func (p *Puller) Unpack(ctx context.Context, n image.Name, snapshotter string) e
 	return p.unpacker.unpack(connection.Namespaced(ctx), img, snapshotter)
 }
 
-// Pull fetches an image and unpacks it in a snapshotter, that of most images if it is "", and then gives
-// it its names. sink may be nil.
+// Pull fetches an image and unpacks it in a snapshotter, that of most images if it is "", and then
+// gives it its names. sink may be nil.
 func (p *Puller) Pull(ctx context.Context, ref string, creds image.Credentials, snapshotter string, sink image.Sink) (st image.Stored, err error) {
 	if sink == nil {
 		sink = unseen{}

@@ -241,8 +241,8 @@ func TestAnIdleForwardMakesRoom(t *testing.T) {
 	}
 }
 
-// Of 300 connections to a web server through berth port-forward 62 were refused: each one beyond the
-// share of its pod, though most of the others ended within a moment.
+// Of 300 connections to a web server through berth port-forward 62 were refused: each one beyond
+// the share of its pod, though most of the others ended within a moment.
 func TestAPortForwardWaitsForRoom(t *testing.T) {
 	w := newWorld(t)
 	w.podSays(func(conn net.Conn) { _, _ = io.CopyN(conn, conn, 5) })
