@@ -211,8 +211,10 @@ func (fault shimFault) test(t *testing.T, external bool, between func(n *node.No
 		n.Within(8*time.Second, "a new pod", func() node.Span {
 			began := time.Now()
 			if fault.refuses { // and takes no new connection: the first pod that comes learns that
-				if _, err := n.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: n.PodConfig()}); err != nil {
-					t.Log("the first new pod:", err)
+				first, err := n.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: n.PodConfig()})
+				t.Log("the first new pod:", err)
+				if err == nil { // the container before it has learned that
+					remove(t, n, first.GetPodSandboxId())
 				}
 			}
 			pod, id := n.Sh("exit 44")
