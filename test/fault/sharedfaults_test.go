@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/node"
@@ -102,9 +104,9 @@ func losesSocket(t *testing.T, n *node.Node, pod string, _ int) func() {
 // PROPERTIES 71: a shared shim's fault is its own. For each fault of a shim that three pods share, in the berth that
 // has made the pods and in the next one, the ends of its containers are exact and told in time,
 // every pod is stopped and removed within its bound, probes are answered and output is logged, and
-// the pod of another shim notices nothing. A commit takes a third of the faults.
+// the pod of another shim notices nothing. A commit takes one of the faults.
 func TestAFaultOfASharedShimIsItsOwn(t *testing.T) {
-	for _, fault := range node.Share(t, "faults", 3, nil, shimFaults...) {
+	for _, fault := range node.Share(t, "faults", 15, nil, shimFaults...) {
 		t.Run(fault.name, func(t *testing.T) {
 			t.Parallel()
 			node.Modes(t, func(t *testing.T, external bool) {
@@ -250,9 +252,18 @@ func (fault shimFault) another(t *testing.T, n *node.Node, pod string, shim int)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	cfg := podOf(t, n, pod)
-	made, err := n.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: pod, Config: node.ContainerConfig("later", "sleep", "1000"), SandboxConfig: cfg})
+	c := node.ContainerConfig("later", "sleep", "1000")
+	made, err := n.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: pod, Config: c, SandboxConfig: cfg})
 	if err == nil {
 		_, err = n.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: made.GetContainerId()})
+	}
+	// containerd may be about to notice that the shim has ended: the kubelet makes the next attempt.
+	for fault.next == "another" && status.Code(err) == codes.Unavailable && ctx.Err() == nil {
+		t.Log("an attempt of the next container in the pod:", err)
+		c.Metadata.Attempt++
+		if made, err = n.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: pod, Config: c, SandboxConfig: cfg}); err == nil {
+			_, err = n.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: made.GetContainerId()})
+		}
 	}
 	now := n.ShimOf(pod)
 	t.Logf("the next container in the pod: %v", err)
