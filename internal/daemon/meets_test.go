@@ -105,9 +105,9 @@ func TestARecordThatCannotBeReadIsNotReplaced(t *testing.T) {
 	}
 }
 
-// PROPERTIES 63: a bit of the UUID changed, and berth took its own containerd for another one, and
-// worked with none until a person removed the file; a bit of the boot, and any other was taken. A
-// damaged file is reported, and stands for nothing.
+// PROPERTIES 63: if a bit of the UUID was changed, berth took its own containerd for another one, and
+// worked with none until a person removed the file. If a bit of the boot was changed, berth worked
+// with any other containerd. A damaged file is reported, and is not used.
 func TestADamagedRecordOfTheContainerdKeepsBerthFromNone(t *testing.T) {
 	root := t.TempDir()
 	var said bytes.Buffer

@@ -253,17 +253,19 @@ func (fault shimFault) another(t *testing.T, n *node.Node, pod string, shim int)
 	defer cancel()
 	cfg := podOf(t, n, pod)
 	c := node.ContainerConfig("later", "sleep", "1000")
-	made, err := n.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: pod, Config: c, SandboxConfig: cfg})
-	if err == nil {
-		_, err = n.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: made.GetContainerId()})
+	next := func() error {
+		made, err := n.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: pod, Config: c, SandboxConfig: cfg})
+		if err == nil {
+			_, err = n.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: made.GetContainerId()})
+		}
+		return err
 	}
+	err := next()
 	// containerd may be about to notice that the shim has ended: the kubelet makes the next attempt.
 	for fault.next == "another" && status.Code(err) == codes.Unavailable && ctx.Err() == nil {
 		t.Log("an attempt of the next container in the pod:", err)
 		c.Metadata.Attempt++
-		if made, err = n.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{PodSandboxId: pod, Config: c, SandboxConfig: cfg}); err == nil {
-			_, err = n.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: made.GetContainerId()})
-		}
+		err = next()
 	}
 	now := n.ShimOf(pod)
 	t.Logf("the next container in the pod: %v", err)
