@@ -165,6 +165,9 @@ func (r *round) wrong(st *runtimeapi.ContainerStatus) string {
 		switch code := st.GetExitCode(); {
 		case code == c.code && st.GetReason() == "Error" && (!c.long || c.stopped):
 		case code == 137 && st.GetReason() == "Error" && killed:
+		case code == 137 && st.GetReason() == "Error" && !c.started && strings.HasPrefix(st.GetMessage(), "its start failed"):
+			// containerd was killed with the start under way, so no shim could answer whether the
+			// program ran by the time that berth killed it.
 		case code == 128 && st.GetReason() == "StartError" && !c.started:
 		case code == 255 && st.GetReason() == "Error" && !c.started:
 			// runc's own init, which ends so when its runc is killed with the start. Nobody can

@@ -74,7 +74,7 @@ func (e *Evidence) Known() Fact {
 		return NotStarted(f.ID, f.At, e.givenUp.Error())
 	}
 	if killed(f) && e.Kills > 0 && f.Message == "" {
-		f.Message = "its start failed after its program had begun, and berth has killed it: " + e.givenUp.Error()
+		f.Message = "its start failed, its program may have begun, and berth has killed it: " + e.givenUp.Error()
 	}
 	return f
 }

@@ -17,7 +17,7 @@ func TestWhatIsKnownOfAnEnd(t *testing.T) {
 	notStarted := NotStarted("c1", t0, "no such program")
 	ran := func(e *Evidence) { e.MayHaveRun(true) }
 	killed := measured(137, Kernel, t0)
-	killed.Message = "its start failed after its program had begun, and berth has killed it: no such program"
+	killed.Message = "its start failed, its program may have begun, and berth has killed it: no such program"
 	for _, tc := range []struct {
 		name string
 		did  []func(*Evidence)
