@@ -51,6 +51,7 @@ func openEngine(c *containerd, h host, im images, owner string) (engine, error) 
 		UnsyncedLayers: !c.cfg.Containerd.SyncLayers,
 		Trust:          im.stored.Trust,
 		Measured:       im.stored.Measured,
+		StateDir:       c.cfg.State,
 		Runs: func(id string) bool {
 			answer, watched := h.kernel.Look(id)
 			return watched && answer == pidfd.Alive

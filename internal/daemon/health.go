@@ -148,15 +148,18 @@ func (h *health) Network() error { return h.network.Status() }
 // leastFree is the part of a disk below which it counts as full.
 const leastFree = 0.05
 
-// fullDisk warns of a disk on which soon nothing can be put on record.
-func (h *health) fullDisk() string {
-	root := h.settings.Load().Root
-	total, free := h.space(root)
-	if total == 0 || float64(free) >= leastFree*float64(total) {
-		return ""
+// fullDisks warns of the disks on which soon nothing can be put on record, or no process started.
+func (h *health) fullDisks() (list []string) {
+	cfg := h.settings.Load()
+	for _, d := range []struct{ dir, then string }{
+		{cfg.Root, "`berth df` has what takes the space, and on a full disk no exit is put on record"},
+		{cfg.State, "on a full disk of the state directory neither a pod nor a process in one can be started"},
+	} {
+		if total, free := h.space(d.dir); total > 0 && float64(free) < leastFree*float64(total) {
+			list = append(list, fmt.Sprintf("the disk of %s is full: %d MiB of %d MiB are free; %s", d.dir, free>>20, total>>20, d.then))
+		}
 	}
-	return fmt.Sprintf("the disk of %s is full: %d MiB of %d MiB are free; `berth df` has what takes the space, and on a full disk no exit is put on record",
-		root, free>>20, total>>20)
+	return list
 }
 
 // forgets warns of a history that is lost with this process.
@@ -175,7 +178,8 @@ func (h *health) Info() map[string]any {
 	warnings = append(warnings, h.preload.Problems()...)
 	warnings = append(warnings, h.policy.Problems()...)
 	warnings = append(warnings, h.registries.problems()...)
-	for _, text := range []string{h.apparmor.Warning(), h.plugins.problem(), h.fullDisk(), h.forgets()} {
+	warnings = append(warnings, h.fullDisks()...)
+	for _, text := range []string{h.apparmor.Warning(), h.plugins.problem(), h.forgets()} {
 		if text != "" {
 			warnings = append(warnings, text)
 		}

@@ -249,3 +249,41 @@ func onceThereIsRoom(t *testing.T, n *node.Node, disk disk, pod string, cfg *run
 	}
 	return node.Span{From: began, To: time.Now()}
 }
+
+// PROPERTIES 73: the disk of the runtime directory is full. An exec that fails because of it names
+// the disk, and not only the code with which runc ended; the status warns of it; an exit is on
+// record as ever; and once there is room everything can be made again.
+func TestAFullRuntimeDirectoryIsNamed(t *testing.T) {
+	t.Parallel()
+	disk, dir := smallDisk(t, 16<<20), node.TempDir(t)
+	if err := os.Symlink(disk.dir, dir+"/run"); err != nil {
+		t.Fatal(err)
+	}
+	n := node.Start(t, node.Options{Dir: dir})
+	cfg := n.PodConfig()
+	pod := n.Pod(cfg)
+	id := n.Run(pod, cfg, node.ContainerConfig("c", "sh", "-c", exitOnTerm(42)))
+	ready(n, id)
+	disk.fill()
+	named := func(what, text string) {
+		t.Helper()
+		if !strings.Contains(text, "no space left on device") && !strings.Contains(text, "is full") || !strings.Contains(text, dir+"/run") {
+			t.Errorf("%s does not name the disk that is full: %s", what, text)
+		}
+	}
+	_, err := n.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"true"}, Timeout: 10})
+	named("an ExecSync", fmt.Sprint(err))
+	for _, args := range [][]string{{"exec", id, "true"}, {"exec", "-t", id, "true"}, {"status"}} {
+		out, _ := n.Command(args...).CombinedOutput() // status ends well
+		named("berth "+args[0], string(out))
+	}
+	_, err = n.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: n.PodConfig()})
+	named("a pod", fmt.Sprint(err))
+	if err := unix.Kill(n.Pid(id), unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	node.ExpectExit(t, n.Ended(id), 42, "Error")
+	disk.free()
+	_, again := n.Sh("exit 7")
+	node.ExpectExit(t, n.Ended(again), 7, "Error")
+}

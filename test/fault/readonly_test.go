@@ -33,7 +33,7 @@ func notWritten(t *testing.T, n *node.Node, why string) bool {
 	return !c.GetStatus() && c.GetReason() == "RecordsNotWritable" && strings.Contains(c.GetMessage(), why)
 }
 
-// PROPERTIES 52: berth is killed, and its disk can only be read when it is started again. It serves
+// PROPERTIES 52 and 73: berth is killed, and its disk can only be read when it is started again. It serves
 // what is on record, makes nothing, says why, and keeps watching what runs. Once the disk can be
 // written it goes on without a restart, and the code of what ended meanwhile is right.
 func TestBerthServesWithADiskThatCanOnlyBeRead(t *testing.T) {
@@ -90,6 +90,10 @@ func TestBerthServesWithADiskThatCanOnlyBeRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		return strings.Contains(text, "42") && strings.Contains(text, "read-only file system")
+	})
+	n.Until("its status says why its end is not on record", func() bool {
+		text := n.Container(id).GetMessage()
+		return strings.HasPrefix(text, "its process ended with") && strings.Contains(text, "read-only file system")
 	})
 	if st := n.Container(id); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
 		t.Errorf("visible before it was durable: %v", st)

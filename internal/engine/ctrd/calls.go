@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 )
 
 // callsPerTask is how many calls about one task may be under way at a time.
@@ -17,6 +18,7 @@ const callsPerTask = 16
 // asker bounds the calls to shims. It counts, by ID, those that have not returned.
 type asker struct {
 	setAside func(ctx context.Context, id string) bool // see [Config.SetAside]; never nil
+	state    string                                    // see [Config.StateDir]
 
 	mu sync.Mutex
 	of map[string]int
@@ -57,6 +59,16 @@ func (a *asker) reachable(ctx context.Context, id string) error {
 	return nil
 }
 
+// full names the disk of the state directory in an error of the OCI runtime, if it is full: runc
+// cannot write the reason of its failure then, which leaves "exit status 255".
+func (a *asker) full(err error) error {
+	var st unix.Statfs_t
+	if err == nil || !says(err, ofRuntime, "") || unix.Statfs(a.state, &st) != nil || st.Bavail > 0 && (st.Files == 0 || st.Ffree > 0) {
+		return err
+	}
+	return fmt.Errorf("%w; the disk of %s is full: %w", err, a.state, unix.ENOSPC)
+}
+
 // askShim runs f, a call that containerd passes on to the shim of a task, and returns when f
 // returns or when ctx ends, whichever comes first. It has to: a containerd in this process writes
 // to the shim without a bound, and a shim that is stopped (SIGSTOP) stops reading. A call that was
@@ -85,6 +97,7 @@ func askShim[T any](ctx context.Context, a *asker, id string, f func(ctx context
 			answered <- r
 		}()
 		r.v, r.err = f(ctx)
+		r.err = a.full(r.err)
 	}()
 	select {
 	case r := <-answered:

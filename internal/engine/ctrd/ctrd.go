@@ -31,6 +31,8 @@ type Config struct {
 	// shim has not answered since containerd started. It may ask the shim, which takes a second at
 	// most, and less when ctx ends. It is nil if containerd itself knows all tasks.
 	SetAside func(ctx context.Context, id string) bool
+	// StateDir is a directory on the disk that shims and OCI runtimes write to.
+	StateDir string
 	// Runs asks the kernel whether the process of a container runs. It is nil if the kernel cannot
 	// be asked, and returns false if the answer is unknown.
 	Runs func(id string) bool
@@ -84,7 +86,7 @@ func New(conn *connection.Connection, cfg Config) *Containerd {
 			owner:      cfg.Owner,
 			clock:      cfg.Clock,
 			log:        cfg.Logger,
-			asker:      &asker{setAside: cfg.SetAside, of: map[string]int{}},
+			asker:      &asker{setAside: cfg.SetAside, state: cfg.StateDir, of: map[string]int{}},
 			shims:      cfg.Shims,
 			cleanups:   cfg.Cleanups,
 			shimStarts: cfg.ShimStarts,

@@ -76,7 +76,8 @@ func (c *Containerd) CreateTask(ctx context.Context, r pod.TaskRequest) (uint32,
 			}
 			req.Rootfs = toProto(ms)
 		}
-		return c.client.TaskService().Create(ctx, req)
+		resp, err := c.client.TaskService().Create(ctx, req)
+		return resp, c.asker.full(err)
 	}
 	c.replaced.makeAgain(r.ID)
 	resp, err := create()

@@ -356,7 +356,9 @@ func (c *Controller) step(ctx context.Context, a lane.Attempt[LaneKey, Step]) er
 	case StepUndoStart:
 		return c.teardown.undoStart(ctx, u)
 	case StepSettle:
-		return c.settler.settle(ctx, u)
+		err := c.settler.settle(ctx, u)
+		u.unsettled.Store(&err)
+		return err
 	case StepRelease:
 		return c.teardown.release(ctx, u, a.N == 1)
 	case StepUpdate:

@@ -37,31 +37,19 @@ func (c *Controller) PodSandboxStatus(ctx context.Context, id string, verbose bo
 }
 
 // ListPodSandbox lists the sandboxes that match, oldest first.
-func (c *Controller) ListPodSandbox(f *runtimeapi.PodSandboxFilter) []*runtimeapi.PodSandbox {
-	var list []*runtimeapi.PodSandbox
+func (c *Controller) ListPodSandbox(f *runtimeapi.PodSandboxFilter) (list []*runtimeapi.PodSandbox) {
+	add := func(i *runtimeapi.PodSandbox) {
+		if idMatches(f.GetId(), i.Id) && labelsMatch(f.GetLabelSelector(), i.Labels) && (f.GetState() == nil || f.GetState().GetState() == i.State) {
+			list = append(list, i)
+		}
+	}
 	for _, u := range c.units.allSandboxes() {
-		if !u.visible() || !idMatches(f.GetId(), u.id) || !labelsMatch(f.GetLabelSelector(), u.sandbox.Config.GetLabels()) {
-			continue
+		if u.visible() {
+			add(c.statuses.sandboxItem(u))
 		}
-		if f.GetState() != nil && f.GetState().GetState() != sandboxState(u.now()) {
-			continue
-		}
-		list = append(list, c.statuses.sandboxItem(u))
 	}
 	for _, rec := range c.damaged.list(state.KindSandbox) {
-		st := c.damaged.sandbox(rec)
-		if idMatches(f.GetId(), rec.ID) && labelsMatch(f.GetLabelSelector(), st.GetLabels()) &&
-			(f.GetState() == nil || f.GetState().GetState() == st.GetState()) {
-			list = append(list, &runtimeapi.PodSandbox{
-				Id:             st.GetId(),
-				Metadata:       st.GetMetadata(),
-				State:          st.GetState(),
-				CreatedAt:      st.GetCreatedAt(),
-				Labels:         st.GetLabels(),
-				Annotations:    st.GetAnnotations(),
-				RuntimeHandler: st.GetRuntimeHandler(),
-			})
-		}
+		add(sandboxItem(c.damaged.sandbox(rec)))
 	}
 	return list
 }
@@ -90,33 +78,19 @@ func (c *Controller) ContainerStatus(ctx context.Context, id string, verbose boo
 func (c *Controller) ListContainers(f *runtimeapi.ContainerFilter) []*runtimeapi.Container {
 	candidates := c.candidates(f)
 	list := make([]*runtimeapi.Container, 0, len(candidates))
+	add := func(i *runtimeapi.Container) {
+		if idMatches(f.GetId(), i.Id) && idMatches(f.GetPodSandboxId(), i.PodSandboxId) && labelsMatch(f.GetLabelSelector(), i.Labels) &&
+			(f.GetState() == nil || f.GetState().GetState() == i.State) {
+			list = append(list, i)
+		}
+	}
 	for _, u := range candidates {
-		if !u.visible() || !idMatches(f.GetId(), u.id) || !idMatches(f.GetPodSandboxId(), u.pod.id) ||
-			!labelsMatch(f.GetLabelSelector(), u.container.Config.GetLabels()) {
-			continue
+		if u.visible() {
+			add(c.statuses.containerItem(u))
 		}
-		if f.GetState() != nil && f.GetState().GetState() != containerState(u.now()) {
-			continue
-		}
-		list = append(list, c.statuses.containerItem(u))
 	}
 	for _, rec := range c.damaged.list(state.KindContainer) {
-		st := c.damaged.container(rec)
-		if idMatches(f.GetId(), rec.ID) && idMatches(f.GetPodSandboxId(), rec.Container.PodID) && labelsMatch(f.GetLabelSelector(), st.GetLabels()) &&
-			(f.GetState() == nil || f.GetState().GetState() == st.GetState()) {
-			list = append(list, &runtimeapi.Container{
-				Id:           st.GetId(),
-				PodSandboxId: rec.Container.PodID,
-				Metadata:     st.GetMetadata(),
-				Image:        st.GetImage(),
-				ImageRef:     st.GetImageRef(),
-				State:        st.GetState(),
-				CreatedAt:    st.GetCreatedAt(),
-				Labels:       st.GetLabels(),
-				Annotations:  st.GetAnnotations(),
-				ImageId:      st.GetImageId(),
-			})
-		}
+		add(containerItem(rec.Container.PodID, c.damaged.container(rec)))
 	}
 	return list
 }
@@ -139,14 +113,9 @@ func (c *Controller) candidates(f *runtimeapi.ContainerFilter) []*unit {
 func (c *Controller) Ended() map[string]event.Exit {
 	ended := map[string]event.Exit{}
 	for _, u := range c.units.all() {
-		known, _ := u.evidence.known()
-		if known.Zero() || !u.visible() || u.now().Phase.Ended() {
-			continue
+		if known, ok := u.unrecorded(); ok {
+			ended[u.id] = event.ExitOf(known)
 		}
-		if known.At.IsZero() {
-			known.At = u.evidence.noticedAt()
-		}
-		ended[u.id] = event.ExitOf(known)
 	}
 	return ended
 }

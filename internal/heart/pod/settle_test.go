@@ -99,8 +99,8 @@ func TestACodeThatNobodyMeasuredIsUnknown(t *testing.T) {
 	})
 }
 
-// PROPERTIES 11: no event is published before the disk has it. A full disk is tried again, and
-// nothing is lost.
+// PROPERTIES 11 and 73: no event is published before the disk has it. A full disk is tried again, and
+// nothing is lost; meanwhile the message of the status tells of the end.
 func TestAFullDiskDelaysTheTruthAndLosesNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		c := b.run(b.pod("p1", ""), "c1")
@@ -108,12 +108,15 @@ func TestAFullDiskDelaysTheTruthAndLosesNothing(t *testing.T) {
 		b.exit(c, 42)
 		time.Sleep(10 * time.Second)
 		b.expect(c, running, 0, "") // what is not durable is not visible
+		b.expectMessage(c, "its process ended with code 42 at ")
+		b.expectMessage(c, errFull.Error())
 		if n := b.Calls("delete-task", c); n != 0 {
 			t.Errorf("cleaned up %d times before it was durable", n)
 		}
 		lift()
 		time.Sleep(time.Minute)
 		b.expect(c, exited, 42, "Error")
+		b.expectMessage(c, "")
 	})
 }
 

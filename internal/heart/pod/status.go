@@ -4,7 +4,9 @@ package pod
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
@@ -71,18 +73,22 @@ func (s *statuses) sandboxItem(u *unit) *runtimeapi.PodSandbox {
 	if item := u.item.Load(); item != nil && item.status == st && item.clock == version {
 		return item.sandbox
 	}
-	cfg := u.sandbox.Config
-	item := &runtimeapi.PodSandbox{
-		Id:             u.id,
-		Metadata:       cfg.GetMetadata(),
-		State:          sandboxState(st),
-		CreatedAt:      criTime(s.clock, u.createdAt),
-		Labels:         cfg.GetLabels(),
-		Annotations:    cfg.GetAnnotations(),
-		RuntimeHandler: u.sandbox.RuntimeHandler,
-	}
+	item := sandboxItem(s.sandbox(u))
 	u.item.Store(&listItem{status: st, clock: version, sandbox: item})
 	return item
+}
+
+// sandboxItem returns the item of a list for the sandbox with a status.
+func sandboxItem(st *runtimeapi.PodSandboxStatus) *runtimeapi.PodSandbox {
+	return &runtimeapi.PodSandbox{
+		Id:             st.Id,
+		Metadata:       st.Metadata,
+		State:          st.State,
+		CreatedAt:      st.CreatedAt,
+		Labels:         st.Labels,
+		Annotations:    st.Annotations,
+		RuntimeHandler: st.RuntimeHandler,
+	}
 }
 
 // image returns the image of a container for people: by a name that it has on the node now. The
@@ -128,7 +134,7 @@ func (s *statuses) container(u *unit) *runtimeapi.ContainerStatus {
 		out.Resources = &runtimeapi.ContainerResources{Linux: r}
 	}
 	if st.Phase == state.Running {
-		out.Message = survivedText(st, s.clock)
+		out.Message = cmp.Or(s.unrecordedText(u), survivedText(st, s.clock))
 	}
 	if st.Phase == state.Exited {
 		out.FinishedAt = criTime(s.clock, st.Exit.At)
@@ -138,6 +144,28 @@ func (s *statuses) container(u *unit) *runtimeapi.ContainerStatus {
 	return out
 }
 
+// writtenSoon is how long the record of an end is written as usual, which no message tells of.
+const writtenSoon = time.Second
+
+// unrecordedText returns the message of a container whose process has ended, and whose end cannot
+// be recorded, so that its state stays as it was; "" for any other.
+func (s *statuses) unrecordedText(u *unit) string {
+	known, ok := u.unrecorded()
+	why := valueOf(&u.unsettled)
+	if !ok || why == nil && s.clock.Since(known.At) < writtenSoon {
+		return ""
+	}
+	with := "a code that is not known yet"
+	if known.Measured {
+		with = fmt.Sprintf("code %d", known.ExitCode())
+	}
+	text := fmt.Sprintf("its process ended with %s at %s, which is not on record yet", with, s.clock.Wall(known.At).Format(time.RFC3339))
+	if why != nil {
+		text += ": " + why.Error()
+	}
+	return text
+}
+
 // containerItem returns the same message for as long as the status of u and the name of its image
 // are the same, and the clock is not set.
 func (s *statuses) containerItem(u *unit) *runtimeapi.Container {
@@ -145,21 +173,25 @@ func (s *statuses) containerItem(u *unit) *runtimeapi.Container {
 	if item := u.item.Load(); item != nil && item.status == st && item.clock == version && item.image.GetImage() == image.GetImage() {
 		return item.container
 	}
-	ct, cfg := u.container, u.container.Config
-	item := &runtimeapi.Container{
-		Id:           u.id,
-		PodSandboxId: u.pod.id,
-		Metadata:     cfg.GetMetadata(),
-		Image:        image,
-		ImageRef:     ct.ImageRef,
-		State:        containerState(st),
-		CreatedAt:    criTime(s.clock, u.createdAt),
-		Labels:       cfg.GetLabels(),
-		Annotations:  cfg.GetAnnotations(),
-		ImageId:      ct.ImageID,
-	}
+	item := containerItem(u.pod.id, s.container(u))
 	u.item.Store(&listItem{status: st, clock: version, image: image, container: item})
 	return item
+}
+
+// containerItem returns the item of a list for the container with a status.
+func containerItem(pod string, st *runtimeapi.ContainerStatus) *runtimeapi.Container {
+	return &runtimeapi.Container{
+		Id:           st.Id,
+		PodSandboxId: pod,
+		Metadata:     st.Metadata,
+		Image:        st.Image,
+		ImageRef:     st.ImageRef,
+		State:        st.State,
+		CreatedAt:    st.CreatedAt,
+		Labels:       st.Labels,
+		Annotations:  st.Annotations,
+		ImageId:      st.ImageId,
+	}
 }
 
 // newestFirst returns the statuses of containers as the kubelet's evented PLEG needs them: of the

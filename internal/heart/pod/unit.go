@@ -13,6 +13,7 @@ import (
 
 	"berth/internal/base/clock"
 	"berth/internal/base/event"
+	"berth/internal/base/exit"
 	"berth/internal/base/lane"
 	"berth/internal/heart/state"
 )
@@ -73,7 +74,8 @@ type unit struct {
 	told     told
 	queued   []queuedUpdate // in the order of their versions; guarded by the updater's lock
 
-	released atomic.Pointer[error] // of the last attempt to release
+	released  atomic.Pointer[error] // of the last attempt to release
+	unsettled atomic.Pointer[error] // of the last attempt to settle
 
 	published published
 	members   members // of a sandbox
@@ -134,6 +136,18 @@ func (u *unit) endedPhase() state.Phase {
 
 // runs reports whether the unit's process runs, according to the last durable status.
 func (u *unit) runs() bool { return u.now().Phase == u.runningPhase() }
+
+// unrecorded returns the known end of u, if clients see u and the end is not on record yet.
+func (u *unit) unrecorded() (known exit.Fact, ok bool) {
+	known, _ = u.evidence.known()
+	if known.Zero() || !u.visible() || u.now().Phase.Ended() {
+		return exit.Fact{}, false
+	}
+	if known.At.IsZero() {
+		known.At = u.evidence.noticedAt()
+	}
+	return known, true
+}
 
 // visible reports whether clients see u: not while it is being made, and not a container whose
 // making was given up. The client does not have its ID, and a kubelet that saw it would take it for
