@@ -116,10 +116,16 @@ func NewCore(cfg pod.Config, p Ports) *Core {
 		Removed:  p.Removed,
 		Happened: p.Happened,
 	})
-	out := p.Tracing.Ports(p.Ports)
+	out := p.Ports
 	out.Feed, out.Observer, out.LaneObserver = c.Feed, c.obs, c.obs
 	c.Pods = pod.New(cfg, out)
-	c.Ops.Connect(ops.Config{Names: (&asked{c.Pods}).names, Steps: c.Pods.Steps, Note: c.obs.Note, Ended: p.Metrics.Ended})
+	c.Ops.Connect(ops.Config{
+		Names: (&asked{c.Pods}).names,
+		Steps: c.Pods.Steps,
+		Note:  c.obs.Note,
+		Ended: p.Metrics.Ended,
+		Span:  p.Tracing.Span(),
+	})
 	return c
 }
 

@@ -55,7 +55,7 @@ func (c *collect) below(root, name string) int {
 // A call and an exit can be followed from beginning to end, with and without a pause process.
 func TestTraces(t *testing.T) {
 	t.Parallel()
-	for pause, made := range map[string]string{"always": "create task", "auto": "start shim"} {
+	for pause, made := range map[string]string{"always": "the shim (Create)", "auto": "the shim of the pod, which is started,"} {
 		t.Run(pause, func(t *testing.T) {
 			t.Parallel()
 			traces(t, pause, made)
@@ -78,7 +78,7 @@ func traces(t *testing.T, pause, made string) {
 	node.ExpectExit(t, n.Ended(id), 3, "Error")
 	n.Until("traces of the calls and of the exit", func() bool {
 		const run, start = "runtime.v1.RuntimeService/RunPodSandbox", "runtime.v1.RuntimeService/StartContainer"
-		return c.below(run, "add to network") == 1 && c.below(run, made) == 1 && c.below(start, "start task") == 1 &&
+		return c.below(run, "the network (CNI ADD)") == 1 && c.below(run, made) == 1 && c.below(start, "the shim (Start)") == 1 &&
 			c.below("exit", "settle") > 0 && c.below("exit", "attempt") > 0
 	})
 }

@@ -98,6 +98,8 @@ type Op struct {
 	list *List
 	now  Operation   // guarded by list.mu
 	note *time.Timer // nil if its beginning is not noted
+	span func(error) // ends its span; nil without one
+	err  error       // with which it ends; guarded by list.mu
 }
 
 // most is how many operations are listed.
@@ -121,6 +123,8 @@ type Config struct {
 	Note func(id string, e event.Event)
 	// Ended takes each operation that ends. It must not block.
 	Ended func(o Operation, took time.Duration)
+	// Span begins the span of a part, in a trace. It must not block.
+	Span func(ctx context.Context, w Work) (_ context.Context, end func(error))
 }
 
 // List holds the operations that are under way. The zero value is an empty list.
@@ -195,6 +199,9 @@ func (l *List) begin(ctx context.Context, of *Op, w Work) (context.Context, *Op)
 	}
 	if op.now.noted() {
 		op.note = time.AfterFunc(noteAfter, op.takesLong)
+		if l.cfg.Span != nil {
+			ctx, op.span = l.cfg.Span(ctx, op.now.Work)
+		}
 	}
 	return context.WithValue(ctx, opKey{}, op), op
 }
@@ -235,6 +242,16 @@ func (o *Op) Waits() string {
 	return strings.Join(waits, ", and ")
 }
 
+// Failed notes the error with which the operation is about to end, nil for none, and returns it.
+func (o *Op) Failed(err error) error {
+	if o != nil {
+		o.list.mu.Lock()
+		defer o.list.mu.Unlock()
+		o.err = err
+	}
+	return err
+}
+
 // End ends the operation. If it took longer than a second, and its end is not an event of its own,
 // it is noted.
 func (o *Op) End() {
@@ -251,8 +268,11 @@ func (o *Op) End() {
 	} else if l.left > 0 {
 		l.left--
 	}
-	ended, cfg := o.now, l.cfg
+	ended, err, cfg := o.now, o.err, l.cfg
 	l.mu.Unlock()
+	if o.span != nil {
+		o.span(err)
+	}
 	took := ended.Age()
 	if cfg.Ended != nil {
 		cfg.Ended(ended, took)

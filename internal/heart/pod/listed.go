@@ -44,14 +44,16 @@ func (p Ports) listed() Ports {
 func asked(ctx context.Context, kind ops.Kind, what string, call func(ctx context.Context) error) error {
 	ctx, op := ops.Begin(ctx, ops.Work{Kind: kind, What: what})
 	defer op.End()
-	return call(ctx)
+	return op.Failed(call(ctx))
 }
 
 // answer is asked for a call that returns a value.
-func answer[T any](ctx context.Context, kind ops.Kind, what string, call func(ctx context.Context) (T, error)) (T, error) {
-	ctx, op := ops.Begin(ctx, ops.Work{Kind: kind, What: what})
-	defer op.End()
-	return call(ctx)
+func answer[T any](ctx context.Context, kind ops.Kind, what string, call func(ctx context.Context) (T, error)) (v T, err error) {
+	err = asked(ctx, kind, what, func(ctx context.Context) error {
+		v, err = call(ctx)
+		return err
+	})
+	return v, err
 }
 
 // listedRuntime lists calls of containerd and of shims. Questions for a state are not listed: an
@@ -310,5 +312,5 @@ func (s listedStore) Commit(changes ...state.Change) error {
 	}
 	_, op := s.list.Begin(context.Background(), w)
 	defer op.End()
-	return s.Store.Commit(changes...)
+	return op.Failed(s.Store.Commit(changes...))
 }

@@ -9,6 +9,7 @@ import (
 
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 	"go.opentelemetry.io/otel/attribute"
+	otelcodes "go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/sdk/resource"
@@ -18,8 +19,8 @@ import (
 	"google.golang.org/grpc"
 
 	"berth/internal/base/config"
+	"berth/internal/base/ops"
 	"berth/internal/base/version"
-	"berth/internal/heart/pod"
 )
 
 // flushTimeout is how long Close sends the spans that are left.
@@ -73,14 +74,21 @@ func (t *Tracing) Server() []grpc.ServerOption {
 	))}
 }
 
-// Ports returns p with a span for each of the calls that take most of the time of an operation.
-func (t *Tracing) Ports(p pod.Ports) pod.Ports {
-	if t != nil {
-		p.Runtime = tracedRuntime{p.Runtime, t.tracer()}
-		p.Network = tracedNetwork{p.Network, t.tracer()}
-		p.Store = tracedStore{p.Store, t.tracer()}
+// Span returns the function that begins the span of a part of an operation; nil without a tracing.
+func (t *Tracing) Span() func(ctx context.Context, w ops.Work) (context.Context, func(error)) {
+	if t == nil {
+		return nil
 	}
-	return p
+	return func(ctx context.Context, w ops.Work) (context.Context, func(error)) {
+		ctx, s := t.tracer().Start(ctx, w.What, trace.WithAttributes(attribute.String("berth.id", w.Of.ID)))
+		return ctx, func(err error) {
+			if err != nil {
+				s.RecordError(err)
+				s.SetStatus(otelcodes.Error, err.Error())
+			}
+			s.End()
+		}
+	}
 }
 
 func (t *Tracing) tracer() trace.Tracer {
