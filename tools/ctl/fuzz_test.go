@@ -3,6 +3,7 @@
 package ctl
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
 	"os"
@@ -29,6 +30,39 @@ func FuzzLog(f *testing.F) {
 		_ = r.read(context.Background(), tail%1000, false, func() (bool, error) { return false, nil })
 		if out.Len() > len(b) {
 			t.Errorf("%d bytes are printed of %d", out.Len(), len(b))
+		}
+	})
+}
+
+// Whatever archive a container sends, `berth cp` writes nothing beside its target.
+func FuzzUnpack(f *testing.F) {
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, h := range []tar.Header{
+		{Name: "a/", Typeflag: tar.TypeDir, Mode: 0o755},
+		{Name: "a/link", Typeflag: tar.TypeSymlink, Linkname: "../.."},
+		{Name: "a/link/beside", Typeflag: tar.TypeReg, Mode: 0o644},
+		{Name: "a/file", Typeflag: tar.TypeReg, Mode: 0o644},
+	} {
+		if err := w.WriteHeader(&h); err != nil {
+			f.Fatal(err)
+		}
+	}
+	f.Add(b.Bytes(), "a")
+	f.Add(b.Bytes(), "/")
+	f.Fuzz(func(t *testing.T, b []byte, name string) {
+		dir := t.TempDir()
+		if err := os.Mkdir(filepath.Join(dir, "target"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		root, err := os.OpenRoot(filepath.Join(dir, "target"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer root.Close()
+		_ = unpack(root, bytes.NewReader(b), name, "b")
+		if beside, err := os.ReadDir(dir); err != nil || len(beside) != 1 {
+			t.Errorf("beside the target there are %v, %v", beside, err)
 		}
 	})
 }

@@ -5,9 +5,11 @@ package migrate
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -90,12 +92,34 @@ func setFlag(text, name, value string) string {
 }
 
 // setKey gives a key at the top of a file of YAML or JSON another value. If it is not there it is
-// added, if that is asked for. Everything else stays as it is.
-func setKey(text, key, value string, add bool) string {
+// added, if that is asked for. Everything else stays as it is, or the file is an error: it may be
+// written in a way that only a person can change.
+func setKey(text, key, value string, add bool) (string, error) {
+	var before, after map[string]any
+	if err := yaml.Unmarshal([]byte(text), &before); err != nil {
+		return text, err
+	}
+	if was, _ := before[key].(string); was == "" && !add {
+		return text, nil
+	}
+	changed := withKey(text, key, value)
+	err := yaml.Unmarshal([]byte(changed), &after)
+	if before == nil {
+		before = map[string]any{}
+	}
+	before[key] = value
+	if err != nil || !reflect.DeepEqual(before, after) {
+		return text, fmt.Errorf("the key %s cannot be found in it: set it to %q by hand, or write it on a line of its own", key, value)
+	}
+	return changed, nil
+}
+
+// withKey returns the text with the key, as far as patterns find it.
+func withKey(text, key, value string) string {
 	if strings.HasPrefix(strings.TrimSpace(text), "{") {
 		pattern := regexp.MustCompile(`("` + key + `"\s*:\s*)"(?:[^"\\]|\\.)*"`)
 		quoted, _ := json.Marshal(value) // a string can always be written
-		if pattern.MatchString(text) || !add {
+		if pattern.MatchString(text) {
 			return pattern.ReplaceAllString(text, "${1}"+strings.ReplaceAll(string(quoted), "$", "$$"))
 		}
 		before, after, _ := strings.Cut(text, "{")
@@ -106,24 +130,14 @@ func setKey(text, key, value string, add bool) string {
 		return before + "{\n  \"" + key + "\": " + string(quoted) + comma + after
 	}
 	line := key + ": " + value
-	pattern := regexp.MustCompile(`(?m)^` + key + `[ \t]*:[^\n\r]*`)
-	if pattern.MatchString(text) || !add {
+	pattern := regexp.MustCompile(`(?m)^["']?` + key + `["']?[ \t]*:[^\n\r]*`)
+	if pattern.MatchString(text) {
 		return pattern.ReplaceAllLiteralString(text, line)
 	}
 	if text != "" && !strings.HasSuffix(text, "\n") {
 		text += "\n"
 	}
 	return text + line + "\n"
-}
-
-// hasKey reports whether a key is set at the top of a file of YAML or JSON.
-func hasKey(text, key string) bool {
-	var m map[string]any
-	if yaml.Unmarshal([]byte(text), &m) != nil {
-		return false
-	}
-	v, _ := m[key].(string)
-	return v != ""
 }
 
 // readKubelet reads the kubelet's configuration: its configuration file, its drop-in files, and
@@ -213,9 +227,16 @@ func (n *node) readKubelet(named string) (k kubelet, err error) {
 }
 
 // edits are the files of the kubelet's that have to name another socket, with their new texts.
-func (k kubelet) edits(socket string) (files []string, texts map[string]string) {
+func (k kubelet) edits(socket string) (files []string, texts map[string]string, err error) {
 	texts = map[string]string{}
 	named := false
+	key := func(f, text, key string, add bool) string {
+		changed, bad := setKey(text, key, socket, add)
+		if bad != nil {
+			err = errors.Join(err, fmt.Errorf("change %s: %w", f, bad))
+		}
+		return changed
+	}
 	change := func(f, text string) {
 		if text != k.texts[f] && texts[f] == "" {
 			files = append(files, f)
@@ -236,18 +257,17 @@ func (k kubelet) edits(socket string) (files []string, texts map[string]string) 
 	}
 	for _, f := range k.settings {
 		text := k.texts[f]
-		for _, key := range endpointKeys {
-			if hasKey(text, key) {
-				text = setKey(text, key, socket, false)
-				named = named || key == endpointKeys[0] && f != kubeadmInstance
-			}
+		for _, name := range endpointKeys {
+			was := text
+			text = key(f, text, name, false)
+			named = named || text != was && name == endpointKeys[0] && f != kubeadmInstance
 		}
 		change(f, text)
 	}
 	if !named && k.config != "" {
-		change(k.config, setKey(cmp.Or(texts[k.config], k.texts[k.config]), endpointKeys[0], socket, true))
+		change(k.config, key(k.config, cmp.Or(texts[k.config], k.texts[k.config]), endpointKeys[0], true))
 	}
-	return files, texts
+	return files, texts, err
 }
 
 // unit returns the files of a unit: the one that counts, and its drop-in files.

@@ -360,7 +360,10 @@ func (p *Plan) steps(n *node) error {
 		}
 	}
 	add(Enable, "berth", "wait until its runtime is ready")
-	files, texts := n.kubelet.edits(p.New)
+	files, texts, err := n.kubelet.edits(p.New)
+	if err != nil {
+		return err
+	}
 	for _, f := range files {
 		file(f, []byte(texts[f]), 0o644, "point the kubelet at %s", p.New)
 	}
@@ -369,8 +372,8 @@ func (p *Plan) steps(n *node) error {
 	} else if ok {
 		changed := text
 		for _, key := range []string{"runtime-endpoint", "image-endpoint"} {
-			if hasKey(text, key) {
-				changed = setKey(changed, key, p.New, false)
+			if changed, err = setKey(changed, key, p.New, false); err != nil {
+				return fmt.Errorf("change %s: %w", crictlConfig, err)
 			}
 		}
 		if changed != text {

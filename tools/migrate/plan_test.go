@@ -238,9 +238,12 @@ func TestEditsOfTheKubeletsFilesLeaveTheRest(t *testing.T) {
 		{"{}", "{\n  \"containerRuntimeEndpoint\": \"" + s + "\"}"},
 		{"{\n\"a\": 1}", "{\n  \"containerRuntimeEndpoint\": \"" + s + "\",\n\"a\": 1}"},
 		{`{"containerRuntimeEndpoint" : "x","a":1}`, `{"containerRuntimeEndpoint" : "` + s + `","a":1}`},
+		{"'containerRuntimeEndpoint': x\na: b", "containerRuntimeEndpoint: " + s + "\na: b"},
+		{"{containerRuntimeEndpoint: x}", ""}, // a person has to do it
+		{`{"a":{"containerRuntimeEndpoint":"x"}}`, ""},
 	} {
-		if got := setKey(c.text, "containerRuntimeEndpoint", s, true); got != c.want {
-			t.Errorf("%q became %q, and not %q", c.text, got, c.want)
+		if got, err := setKey(c.text, "containerRuntimeEndpoint", s, true); (err == nil) != (c.want != "") || err == nil && got != c.want {
+			t.Errorf("%q became %q, and not %q: %v", c.text, got, c.want, err)
 		}
 	}
 	text := "# --container-runtime-endpoint=no\nA=\"--a --container-runtime-endpoint=unix:///x --b\"\nB='--container-runtime-endpoint unix:///y'\n"

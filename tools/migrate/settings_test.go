@@ -3,13 +3,16 @@
 package migrate
 
 import (
+	"cmp"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/pelletier/go-toml/v2"
+	"sigs.k8s.io/yaml"
 )
 
 // Whatever is in a file, reading it ends with a plan or an error.
@@ -42,6 +45,38 @@ func FuzzSettings(f *testing.F) {
 		}
 		if cfg, err := parseTOML("/f", text); err == nil {
 			_, _ = fromCRIO(cfg, cfg, nothing) // it ends
+		}
+	})
+}
+
+// A configuration of a kubelet that can be read names berth's socket afterwards, and has its other
+// settings.
+func FuzzKubelet(f *testing.F) {
+	f.Add("kind: KubeletConfiguration\n", "")
+	f.Add(`{"containerRuntimeEndpoint": "unix:///a", "cgroupDriver": "systemd"}`, "")
+	f.Add("\"containerRuntimeEndpoint\": unix:///a\nhealthzPort: 1", "ARGS='--v=2 --container-runtime-endpoint unix:///a'\n")
+	f.Fuzz(func(t *testing.T, text, flags string) {
+		const socket = "unix:///run/berth/berth.sock"
+		var before, after kubeletSettings
+		if yaml.Unmarshal([]byte(text), &before) != nil {
+			return
+		}
+		k := kubelet{config: "/c", texts: map[string]string{"/c": text, "/f": flags}, settings: []string{"/c"}, flags: []string{"/f"}}
+		_, texts, err := k.edits(socket)
+		if err != nil {
+			return
+		}
+		named := cmp.Or(texts["/c"], text)
+		if err := yaml.Unmarshal([]byte(named), &after); err != nil {
+			t.Fatalf("%q cannot be read any more: %v", named, err)
+		}
+		if flagOf(cmp.Or(texts["/f"], flags), endpointFlags[0]) == "" {
+			before.ContainerRuntimeEndpoint = socket
+		} else {
+			before.ContainerRuntimeEndpoint = after.ContainerRuntimeEndpoint
+		}
+		if !reflect.DeepEqual(before, after) {
+			t.Errorf("%q becomes %q: %+v, and not %+v", text, named, after, before)
 		}
 	})
 }

@@ -3,8 +3,11 @@
 package imagestore
 
 import (
+	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -45,6 +48,18 @@ func FuzzHosts(f *testing.F) {
 		hosts, err := i.registries.hosts(t.Context(), "registry.example", image.Credentials{Username: "u", Password: "secret"}, func(int) {})("registry.example")
 		if err == nil && len(hosts) == 0 {
 			t.Errorf("%q leaves no host that could be asked", text)
+		}
+	})
+}
+
+// An answer is a part of a blob only if it names that part.
+func FuzzRange(f *testing.F) {
+	f.Add("bytes 10-19/100", int64(10), int64(20), int64(100))
+	f.Fuzz(func(t *testing.T, header string, from, to, size int64) {
+		p := part{from: from, to: to, size: size}
+		err := p.answered(&http.Response{StatusCode: http.StatusPartialContent, Header: http.Header{"Content-Range": {header}}})
+		if want := fmt.Sprintf("bytes %d-%d/%d", from, to-1, size); err != nil && header == want || err == nil && !strings.Contains(header, "-") {
+			t.Errorf("%q is taken for %q: %v", header, want, err)
 		}
 	})
 }
