@@ -23,9 +23,9 @@
 //     deletion of its record is refused with errdefs.ErrNotFound.
 //   - A record that cannot be read does not keep the others from loading. [Store.Load] returns its
 //     readable fields, and it can be deleted like any other.
-//   - A database is refused by name if a newer berth wrote it ([ErrNewer]), if another berth has it
-//     open ([ErrInUse]), or if its file is one of something else, or damaged and on a disk that
-//     cannot be written ([ErrDamaged]).
+//   - A database is refused by name if a newer berth wrote it, or wrote a record into it that this
+//     one cannot read ([ErrNewer]), if another berth has it open ([ErrInUse]), or if its file is one
+//     of something else, or damaged and on a disk that cannot be written ([ErrDamaged]).
 //   - One changed bit in a file is repaired. If the damage is larger, everything readable is
 //     loaded, no record is taken for another, and the rest is named: see [Salvage].
 //   - After Close everything is in berth.db, and berths that know no journal read it.

@@ -54,7 +54,8 @@ func (h Hold) String() string { return strings.Join(h.Names(), ",") }
 func (h Hold) MarshalJSON() ([]byte, error) { return json.Marshal(h.Names()) }
 
 // UnmarshalJSON reads the names. An unknown one is an error, because the thing that it names could
-// not be released.
+// not be released: so an older berth refuses the records ([ErrNewer]). What an older one may leave
+// alone is therefore not a hold but a field of the status, which it passes over.
 func (h *Hold) UnmarshalJSON(b []byte) error {
 	var names []string
 	if err := json.Unmarshal(b, &names); err != nil {

@@ -54,13 +54,17 @@ type Damaged struct {
 	// Status holds the readable part of the status; any field may be zero. Holds is everything if the
 	// holds could not be read, because anything may exist then.
 	Status Status
+
+	newer bool // it is as it was written
 }
 
 // Delete returns the change that deletes the record.
 func (d Damaged) Delete() Change { return Change{kind: d.Kind, id: d.ID, remove: true} }
 
 // Load reads every record. The error is about the database. A record that cannot be read is
-// returned in Damaged, and does not keep the others from loading.
+// returned in Damaged, and does not keep the others from loading, unless its checksum is right: then
+// it is not damaged, but of a newer berth, and the error is [ErrNewer]. As a damaged one its pod
+// would be NOTREADY, and the kubelet would replace it.
 func (s *Store) Load() (Loaded, error) {
 	all := Loaded{Salvage: s.salvage}
 	var orphaned []Change // that delete the orphans
@@ -74,6 +78,9 @@ func (s *Store) Load() (Loaded, error) {
 	s.writing.Unlock()
 	if err != nil {
 		return Loaded{}, fmt.Errorf("load state %s: %w", s.path, err)
+	}
+	if i := slices.IndexFunc(all.Damaged, func(d Damaged) bool { return d.newer }); i >= 0 {
+		return Loaded{}, fmt.Errorf("load state %s: %w: %w: start the berth that wrote it, or a later one; the pods run on meanwhile", s.path, ErrNewer, all.Damaged[i].Err)
 	}
 	if len(orphaned) > 0 {
 		_ = s.Commit(orphaned...) // if it fails, the next Load finds them again
@@ -130,8 +137,11 @@ func (all *Loaded) loadRecord(kind Kind, id string, intent, status []byte) {
 		key   []byte
 		value []byte
 	}{{intentKey(id), intent}, {statusKey(id), status}} {
+		changed := check(kind, string(part.key), part.value)
 		if errs[i] == nil {
-			errs[i] = wrap([]string{"intent", "status"}[i], check(kind, string(part.key), part.value))
+			errs[i] = wrap([]string{"intent", "status"}[i], changed)
+		} else {
+			d.newer = d.newer || changed == nil && isSealed(part.value)
 		}
 	}
 	if err := errors.Join(errs[:]...); err != nil {

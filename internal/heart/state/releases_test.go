@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -302,19 +303,16 @@ func TestTheReleaseHasEveryField(t *testing.T) {
 }
 
 // A berth that is replaced by the one before: what that one does not know of a status is dropped
-// when the status is written the next time, what it does not know of an intent stays on disk, since
-// an intent is never written again, and a thing that is held and that it cannot release makes the
-// record a damaged one, which stays as it is.
+// when the status is written the next time, and what it does not know of an intent stays on disk,
+// since an intent is never written again.
 func TestADowngradeKeepsWhatItDoesNotKnowOfAnIntent(t *testing.T) {
 	s := open(t, t.TempDir())
 	put(t, s, KindContainer, map[string][]byte{
 		"c1/intent": []byte(`{"id":"c1","podID":"p","createdAt":"2026-01-02T03:04:05.000000006Z","config":"","mood":"of a newer berth"}`),
 		"c1/status": []byte(`{"phase":"CREATED","holds":["task"],"mood":"of a newer berth"}`),
-		"c2/intent": []byte(`{"id":"c2","podID":"p","createdAt":"2026-01-02T03:04:05.000000006Z","config":""}`),
-		"c2/status": []byte(`{"phase":"CREATED","holds":["task","wings"]}`),
 	})
 	all := load(t, s)
-	if len(all.Containers) != 1 || all.Containers[0].Status.Holds != HoldTask || len(all.Damaged) != 1 || all.Damaged[0].ID != "c2" {
+	if len(all.Containers) != 1 || all.Containers[0].Status.Holds != HoldTask {
 		t.Fatalf("got %+v", all)
 	}
 	if err := errorsOf(s.Commit(ContainerStatus("c1", all.Containers[0].Status)), s.Close()); err != nil {
@@ -327,7 +325,7 @@ func TestADowngradeKeepsWhatItDoesNotKnowOfAnIntent(t *testing.T) {
 	defer db.Close()
 	if err := db.View(func(tx *bbolt.Tx) error {
 		b := tx.Bucket(KindContainer.bucket())
-		for key, keeps := range map[string]string{"c1/intent": "mood", "c1/status": `"holds":["task"]`, "c2/status": "wings"} {
+		for key, keeps := range map[string]string{"c1/intent": "mood", "c1/status": `"holds":["task"]`} {
 			if v := string(b.Get([]byte(key))); !strings.Contains(v, keeps) {
 				t.Errorf("%s is %s", key, v)
 			}
@@ -338,5 +336,26 @@ func TestADowngradeKeepsWhatItDoesNotKnowOfAnIntent(t *testing.T) {
 		return nil
 	}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A hold, a phase or a form that an older berth does not know made the record a damaged one there:
+// its pod was NOTREADY, and the kubelet replaced it. The older berth does not start now.
+func TestARecordThatOnlyANewerBerthCanReadIsRefused(t *testing.T) {
+	const intent, status = `{"id":"c1","podID":"p","config":""}`, `{"phase":"CREATED","holds":["task"]}`
+	for old, by := range map[string]string{
+		`["task"]`:    `["task","wings"]`,
+		`"CREATED"`:   `"MOLTEN"`,
+		`"podID":"p"`: `"podID":["p"]`,
+		`"config":""`: `"config":"/w=="`,
+	} {
+		s, keys := open(t, t.TempDir()), map[string][]byte{}
+		for k, v := range map[string]string{"c1/intent": intent, "c1/status": status} {
+			keys[k] = seal(KindContainer, k, []byte(strings.Replace(v, old, by, 1)))
+		}
+		put(t, s, KindContainer, keys)
+		if _, err := s.Load(); !errors.Is(err, ErrNewer) || !strings.Contains(err.Error(), "container c1") {
+			t.Errorf("with %s: %v", by, err)
+		}
 	}
 }
