@@ -258,10 +258,11 @@ func (k kubelet) edits(socket string) (files []string, texts map[string]string, 
 	for _, f := range k.settings {
 		text := k.texts[f]
 		for _, name := range endpointKeys {
-			was := text
 			text = key(f, text, name, false)
-			named = named || text != was && name == endpointKeys[0] && f != kubeadmInstance
 		}
+		var top map[string]any
+		_ = yaml.Unmarshal([]byte(text), &top) // if it cannot be read, key has the error
+		named = named || top[endpointKeys[0]] == socket && f != kubeadmInstance
 		change(f, text)
 	}
 	if !named && k.config != "" {

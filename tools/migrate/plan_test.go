@@ -254,4 +254,8 @@ func TestEditsOfTheKubeletsFilesLeaveTheRest(t *testing.T) {
 	if got := setFlag(text, "container-runtime-endpoint", s); got != want {
 		t.Errorf("got %q", got)
 	}
+	there := kubelet{config: "/c", settings: []string{"/c", "/d"}, texts: map[string]string{"/c": "a: b\n", "/d": "containerRuntimeEndpoint: " + s + "\n"}}
+	if files, _, err := there.edits(s); err != nil || len(files) > 0 {
+		t.Errorf("a kubelet that has the socket already: %q is changed, %v", files, err)
+	}
 }
