@@ -99,7 +99,7 @@ type Op struct {
 	now  Operation   // guarded by list.mu
 	note *time.Timer // nil if its beginning is not noted
 	span func(error) // ends its span; nil without one
-	err  error       // with which it ends; guarded by list.mu
+	err  error       // with which it ends, for its span
 }
 
 // most is how many operations are listed.
@@ -123,7 +123,7 @@ type Config struct {
 	Note func(id string, e event.Event)
 	// Ended takes each operation that ends. It must not block.
 	Ended func(o Operation, took time.Duration)
-	// Span begins the span of a part, in a trace. It must not block.
+	// Span begins the span of a part, in a trace; nil if there is no tracing. It must not block.
 	Span func(ctx context.Context, w Work) (_ context.Context, end func(error))
 }
 
@@ -180,6 +180,15 @@ func (l *List) begin(ctx context.Context, of *Op, w Work) (context.Context, *Op)
 		w.Until, _ = ctx.Deadline()
 	}
 	op := &Op{list: l, now: Operation{Work: w, By: event.ClientOf(ctx), Since: time.Now()}}
+	if span, work := l.add(op, of); span != nil {
+		ctx, op.span = span(ctx, work)
+	}
+	return context.WithValue(ctx, opKey{}, op), op
+}
+
+// add lists op as a part of another operation, or of none. It returns the function that begins its
+// span, if it has one, which is called without the lock.
+func (l *List) add(op, of *Op) (span func(context.Context, Work) (context.Context, func(error)), w Work) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if of != nil {
@@ -199,11 +208,9 @@ func (l *List) begin(ctx context.Context, of *Op, w Work) (context.Context, *Op)
 	}
 	if op.now.noted() {
 		op.note = time.AfterFunc(noteAfter, op.takesLong)
-		if l.cfg.Span != nil {
-			ctx, op.span = l.cfg.Span(ctx, op.now.Work)
-		}
+		span = l.cfg.Span
 	}
-	return context.WithValue(ctx, opKey{}, op), op
+	return span, op.now.Work
 }
 
 // inherit fills the empty fields of o from the object of the operation that it is a part of.
@@ -242,11 +249,10 @@ func (o *Op) Waits() string {
 	return strings.Join(waits, ", and ")
 }
 
-// Failed notes the error with which the operation is about to end, nil for none, and returns it.
+// Failed notes the error with which the operation is about to end, nil for none, and returns it. The
+// caller is the one that calls End next.
 func (o *Op) Failed(err error) error {
 	if o != nil {
-		o.list.mu.Lock()
-		defer o.list.mu.Unlock()
 		o.err = err
 	}
 	return err
@@ -268,10 +274,10 @@ func (o *Op) End() {
 	} else if l.left > 0 {
 		l.left--
 	}
-	ended, err, cfg := o.now, o.err, l.cfg
+	ended, cfg := o.now, l.cfg
 	l.mu.Unlock()
 	if o.span != nil {
-		o.span(err)
+		o.span(o.err)
 	}
 	took := ended.Age()
 	if cfg.Ended != nil {

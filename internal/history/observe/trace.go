@@ -74,7 +74,8 @@ func (t *Tracing) Server() []grpc.ServerOption {
 	))}
 }
 
-// Span returns the function that begins the span of a part of an operation; nil without a tracing.
+// Span returns the function that begins the span of a part of an operation, or nil if there is no
+// tracing.
 func (t *Tracing) Span() func(ctx context.Context, w ops.Work) (context.Context, func(error)) {
 	if t == nil {
 		return nil
