@@ -357,7 +357,7 @@ func (c *Controller) step(ctx context.Context, a lane.Attempt[LaneKey, Step]) er
 		return c.teardown.undoStart(ctx, u)
 	case StepSettle:
 		err := c.settler.settle(ctx, u)
-		u.unsettled.Store(&err)
+		u.setSettleError(err)
 		return err
 	case StepRelease:
 		return c.teardown.release(ctx, u, a.N == 1)

@@ -60,7 +60,7 @@ func TestANoticeOfOOMKillsThatWasAskedForInVainIsAskedForAgain(t *testing.T) {
 func (b *bubble) expectMessage(id, want string) {
 	b.t.Helper()
 	st, err := b.ContainerStatus(b.t.Context(), id, false)
-	if err != nil || !strings.Contains(st.GetStatus().GetMessage(), want) || want == "" && st.GetStatus().GetMessage() != "" {
+	if err != nil || !strings.HasPrefix(st.GetStatus().GetMessage(), want) || want == "" && st.GetStatus().GetMessage() != "" {
 		b.t.Errorf("the message is %q, %v, want %q", st.GetStatus().GetMessage(), err, want)
 	}
 }

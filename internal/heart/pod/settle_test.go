@@ -4,6 +4,7 @@ package pod_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -106,10 +107,11 @@ func TestAFullDiskDelaysTheTruthAndLosesNothing(t *testing.T) {
 		c := b.run(b.pod("p1", ""), "c1")
 		lift := b.Refuse("commit", c, errFull)
 		b.exit(c, 42)
+		at := time.Now()
 		time.Sleep(10 * time.Second)
 		b.expect(c, running, 0, "") // what is not durable is not visible
-		b.expectMessage(c, "its process ended with code 42 at ")
-		b.expectMessage(c, errFull.Error())
+		b.expectMessage(c, fmt.Sprintf("its process ended with code 42 at %[2]s, which is not on record yet: record container %[1]s: commit %[1]s: %[3]v",
+			c, at.Format(time.RFC3339), errFull))
 		if n := b.Calls("delete-task", c); n != 0 {
 			t.Errorf("cleaned up %d times before it was durable", n)
 		}

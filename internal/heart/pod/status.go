@@ -151,7 +151,7 @@ const writtenSoon = time.Second
 // be recorded, so that its state stays as it was; "" for any other.
 func (s *statuses) unrecordedText(u *unit) string {
 	known, ok := u.unrecorded()
-	why := valueOf(&u.unsettled)
+	why := u.settleError()
 	if !ok || why == nil && s.clock.Since(known.At) < writtenSoon {
 		return ""
 	}

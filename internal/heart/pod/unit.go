@@ -201,6 +201,11 @@ func (u *unit) setReleaseError(err error) { u.released.Store(&err) }
 // releaseError returns why the last attempt to release did not give back everything; nil if it did.
 func (u *unit) releaseError() error { return valueOf(&u.released) }
 
+func (u *unit) setSettleError(err error) { u.unsettled.Store(&err) }
+
+// settleError returns why the last attempt to settle failed; nil if it did not.
+func (u *unit) settleError() error { return valueOf(&u.unsettled) }
+
 // stopping returns a channel that is closed while a stop or the removal of u is in flight.
 func (u *unit) stopping() <-chan struct{} {
 	if u.now().Removing {
