@@ -148,7 +148,8 @@ func (h *health) Network() error { return h.network.Status() }
 // leastFree is the part of a disk below which it counts as full.
 const leastFree = 0.05
 
-// fullDisks warns of the disks on which soon nothing can be put on record, or no process started.
+// fullDisks returns a warning for each disk that is full: on that of the records no exit can be put
+// on record soon, and on that of the state directory no process can be started.
 func (h *health) fullDisks() (list []string) {
 	cfg := h.settings.Load()
 	for _, d := range []struct{ dir, then string }{

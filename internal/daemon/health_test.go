@@ -10,8 +10,8 @@ import (
 	"berth/internal/base/config"
 )
 
-// PROPERTIES 73: the status warns of a disk on which soon no exit can be put on record, and of a history that a
-// restart loses; and of neither if it is not known, or was asked for.
+// PROPERTIES 73: the status warns of a disk on which soon no exit can be put on record, and of a
+// history that a restart loses; and of neither if it is not known, or was asked for.
 func TestTheStatusWarnsOfAFullDiskAndOfALostHistory(t *testing.T) {
 	for name, tt := range map[string]struct {
 		total, free uint64

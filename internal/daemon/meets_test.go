@@ -105,9 +105,9 @@ func TestARecordThatCannotBeReadIsNotReplaced(t *testing.T) {
 	}
 }
 
-// PROPERTIES 63: if a bit of the UUID was changed, berth took its own containerd for another one, and
-// worked with none until a person removed the file. If a bit of the boot was changed, berth worked
-// with any other containerd. A damaged file is reported, and is not used.
+// PROPERTIES 63: a damaged record of the containerd is reported, and is not used. If one bit of the
+// UUID in it had changed, berth took its own containerd for another one and refused to work with it
+// until a person removed the file; if one bit of the boot ID had, it accepted any other containerd.
 func TestADamagedRecordOfTheContainerdKeepsBerthFromNone(t *testing.T) {
 	root := t.TempDir()
 	var said bytes.Buffer

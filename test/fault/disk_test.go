@@ -250,9 +250,9 @@ func onceThereIsRoom(t *testing.T, n *node.Node, disk disk, pod string, cfg *run
 	return node.Span{From: began, To: time.Now()}
 }
 
-// PROPERTIES 73: the disk of the runtime directory is full. An exec that fails because of it names
-// the disk, and not only the code with which runc ended; the status warns of it; an exit is on
-// record as ever; and once there is room everything can be made again.
+// PROPERTIES 73: if the disk of the state directory is full, the error of an exec names the disk, and
+// not only the code with which runc ended. berth status warns of it, and an exit is put on record as
+// always. Once the disk has room, pods and containers can be made again.
 func TestAFullRuntimeDirectoryIsNamed(t *testing.T) {
 	t.Parallel()
 	disk, dir := smallDisk(t, 16<<20), node.TempDir(t)

@@ -33,9 +33,9 @@ func notWritten(t *testing.T, n *node.Node, why string) bool {
 	return !c.GetStatus() && c.GetReason() == "RecordsNotWritable" && strings.Contains(c.GetMessage(), why)
 }
 
-// PROPERTIES 52 and 73: berth is killed, and its disk can only be read when it is started again. It serves
-// what is on record, makes nothing, says why, and keeps watching what runs. Once the disk can be
-// written it goes on without a restart, and the code of what ended meanwhile is right.
+// PROPERTIES 52 and 73: berth is killed, and its disk can only be read when it is started again. It
+// serves what is on record, makes nothing, says why, and keeps watching what runs. Once the disk can
+// be written it goes on without a restart, and the code of what ended meanwhile is right.
 func TestBerthServesWithADiskThatCanOnlyBeRead(t *testing.T) {
 	t.Parallel()
 	dir, root := node.TempDir(t), node.TempDir(t)

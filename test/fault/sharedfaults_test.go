@@ -101,10 +101,10 @@ func losesSocket(t *testing.T, n *node.Node, pod string, _ int) func() {
 	return func() {}
 }
 
-// PROPERTIES 71: a shared shim's fault is its own. For each fault of a shim that three pods share, in the berth that
-// has made the pods and in the next one, the ends of its containers are exact and told in time,
-// every pod is stopped and removed within its bound, probes are answered and output is logged, and
-// the pod of another shim notices nothing. A commit takes one of the faults.
+// PROPERTIES 71: a shared shim's fault is its own. For each fault of a shim that three pods share, in
+// the berth that has made the pods and in the next one, the ends of its containers are exact and told
+// in time, every pod is stopped and removed within its bound, probes are answered and output is
+// logged, and the pod of another shim notices nothing. A commit takes one of the faults.
 func TestAFaultOfASharedShimIsItsOwn(t *testing.T) {
 	for _, fault := range node.Share(t, "faults", 15, nil, shimFaults...) {
 		t.Run(fault.name, func(t *testing.T) {

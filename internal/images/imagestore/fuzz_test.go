@@ -52,7 +52,7 @@ func FuzzHosts(f *testing.F) {
 	})
 }
 
-// An answer is a part of a blob only if it names that part.
+// An answer to a request for a range of a blob is accepted only if its Content-Range names a range.
 func FuzzRange(f *testing.F) {
 	f.Add("bytes 10-19/100", int64(10), int64(20), int64(100))
 	f.Fuzz(func(t *testing.T, header string, from, to, size int64) {
