@@ -86,12 +86,13 @@ func openEngine(c *containerd, h host, im images, owner string) (engine, error) 
 	return e, nil
 }
 
-// meets decides whether berth works with the containerd that has this UUID, and tells the shims
-// where it has its bundles.
+// meets decides whether berth works with the containerd that has this UUID, tells the shims where
+// it has its bundles, and has it asked again whatever the last one has answered.
 func (e engine) meets(uuid string, units int) error {
 	dir, err := e.known.meets(uuid, units)
 	if err == nil {
 		e.shims.Learn(dir)
+		e.probe.Reconnected()
 	}
 	return err
 }

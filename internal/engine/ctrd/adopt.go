@@ -299,11 +299,9 @@ func (a *Adoption) Guards(ctx context.Context) (Guards, error) {
 }
 
 func guardsOf(version string) Guards {
-	var v [3]int
-	if n, _ := fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d.%d", &v[0], &v[1], &v[2]); n < 3 {
+	switch v, ok := numbersOf(version); {
+	case !ok:
 		return GuardsFatal
-	}
-	switch {
 	case v[0] < 2:
 		return GuardsLeft
 	case slices.Compare(v[:], removesGuards[:]) < 0:

@@ -15,6 +15,7 @@ import (
 
 	eventsapi "github.com/containerd/containerd/api/services/events/v1"
 	introspectionapi "github.com/containerd/containerd/api/services/introspection/v1"
+	versionapi "github.com/containerd/containerd/api/services/version/v1"
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/emptypb"
@@ -27,6 +28,12 @@ import (
 type answering struct {
 	introspectionapi.UnimplementedIntrospectionServer
 	eventsapi.UnimplementedEventsServer
+	versionapi.UnimplementedVersionServer
+	version string
+}
+
+func (a answering) Version(context.Context, *emptypb.Empty) (*versionapi.VersionResponse, error) {
+	return &versionapi.VersionResponse{Version: a.version}, nil
 }
 
 func (answering) Subscribe(_ *eventsapi.SubscribeRequest, s eventsapi.Events_SubscribeServer) error {
@@ -74,7 +81,7 @@ func TestAConnectionRefusesUntilContainerdAnswers(t *testing.T) {
 	<-lost
 	refused("no such file")
 
-	server := answer(t, socket)
+	server := answer(t, socket, "v2.4.2")
 	for there := false; !there; {
 		select {
 		case <-lost: // a look at it that came too early
@@ -100,7 +107,7 @@ func TestAConnectionRefusesUntilContainerdAnswers(t *testing.T) {
 // were refused: it was never noted that all images are on the disk.
 func TestAStopLeavesTheConnectionToThoseClosedLater(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
-	answer(t, socket)
+	answer(t, socket, "v2.4.2")
 	conn, err := connection.Dial("unix://" + socket)
 	if err != nil {
 		t.Fatal(err)
@@ -128,16 +135,69 @@ func TestAStopLeavesTheConnectionToThoseClosedLater(t *testing.T) {
 	}
 }
 
-// answer serves at a socket what a containerd answers that has just started.
-func answer(t *testing.T, socket string) *grpc.Server {
+// PROPERTIES 34: a containerd of a version that berth cannot work with was connected to and lost
+// again and again. It is refused in words now, also if it takes the place of a newer one, and one
+// that berth can work with is used as soon as it answers.
+func TestAContainerdThatIsTooOldIsRefusedOnEachConnection(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	conn, err := connection.Dial("unix://" + socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	c := New(conn, Config{Owner: "o", Snapshotter: "s", Shims: shims.New(shims.Config{Logger: log}), Logger: log})
+	ctx, cancel := context.WithCancel(t.Context())
+	lost, connected, followed := make(chan error), make(chan struct{}), make(chan error, 1)
+	go func() {
+		followed <- c.Follow(ctx, Listener{
+			Connected: func(context.Context) error { connected <- struct{}{}; return nil },
+			Lost: func(err error) {
+				select {
+				case lost <- err:
+				case <-ctx.Done():
+				}
+			},
+		})
+	}()
+	for _, version := range []string{"1.6.24~ds1", "v2.4.2", "v1.6.0", "1.7.29", "unknown"} {
+		server := answer(t, socket, version)
+		for there := false; !there; {
+			select {
+			case <-connected:
+				there = true
+				if err := conn.Err(); err != nil || strings.Contains(version, "1.6") {
+					t.Errorf("connected to %s: %v", version, err)
+				}
+			case err := <-lost:
+				var old TooOldError
+				if there = errors.As(err, &old) && string(old) == version; there && !strings.Contains(version, "1.6") {
+					t.Errorf("%s is refused: %v", version, err)
+				}
+				if is := conn.Err(); there && (!errdefs.IsUnavailable(is) || !errors.As(is, &old) || old.ConditionReason() == "") {
+					t.Errorf("with %s, calls end with %v", version, is)
+				}
+			}
+		}
+		server.Stop()
+	}
+	cancel()
+	if err := errors.Join(<-followed, conn.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// answer serves at a socket what a containerd of a version answers that has just started.
+func answer(t *testing.T, socket, version string) *grpc.Server {
 	t.Helper()
 	lis, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := grpc.NewServer()
-	introspectionapi.RegisterIntrospectionServer(server, answering{})
-	eventsapi.RegisterEventsServer(server, answering{})
+	a := answering{version: version}
+	introspectionapi.RegisterIntrospectionServer(server, a)
+	eventsapi.RegisterEventsServer(server, a)
+	versionapi.RegisterVersionServer(server, a)
 	go func() { _ = server.Serve(lis) }()
 	t.Cleanup(server.Stop)
 	return server
@@ -146,7 +206,7 @@ func answer(t *testing.T, socket string) *grpc.Server {
 // PROPERTIES 34: a containerd that goes away ends the relist and the events, in either order.
 func TestARelistThatFindsNobodyShutsTheConnection(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
-	answer(t, socket)
+	answer(t, socket, "v2.4.2")
 	conn, err := connection.Dial("unix://" + socket)
 	if err != nil {
 		t.Fatal(err)

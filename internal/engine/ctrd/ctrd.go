@@ -4,8 +4,10 @@ package ctrd
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -126,4 +128,26 @@ func (c *Containerd) stop() {
 func (c *Containerd) Version(ctx context.Context) (string, error) {
 	v, err := c.client.Version(connection.Namespaced(ctx))
 	return v.Version, connection.Native(err)
+}
+
+// oldest is the first version of containerd that has a store of sandboxes, which berth needs.
+var oldest = [3]int{1, 7, 0}
+
+// TooOldError is the version of a containerd that berth cannot work with.
+type TooOldError string
+
+// Error names both versions.
+func (v TooOldError) Error() string {
+	return fmt.Sprintf("containerd %s answers, and berth needs %d.%d or newer: upgrade it, or remove containerd.address, and berth brings its own",
+		string(v), oldest[0], oldest[1])
+}
+
+// ConditionReason is the reason of the condition RuntimeReady of CRI.
+func (TooOldError) ConditionReason() string { return "ContainerdTooOld" }
+
+// numbersOf returns the numbers of a version of containerd, such as v2.4.2 or 1.7.24~ds1; false
+// if it is not one.
+func numbersOf(text string) (v [3]int, ok bool) {
+	n, _ := fmt.Sscanf(strings.TrimPrefix(text, "v"), "%d.%d.%d", &v[0], &v[1], &v[2])
+	return v, n == len(v)
 }

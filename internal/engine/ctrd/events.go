@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	eventtypes "github.com/containerd/containerd/api/events"
@@ -13,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
 
 	"berth/internal/base/connection"
 	"berth/internal/base/exit"
@@ -86,7 +88,7 @@ func (c *Containerd) follow(ctx context.Context, l Listener, answers, works func
 	// such an exit all the same.
 	uuid, err := probe(probing, c.client)
 	if err != nil {
-		return fmt.Errorf("containerd does not answer: %w", err)
+		return err
 	}
 	if l.Answered != nil {
 		if err := l.Answered(uuid); err != nil {
@@ -139,12 +141,27 @@ func (c *Containerd) follow(ctx context.Context, l Listener, answers, works func
 // Publishes implements [pod.Tasks].
 func (c *Containerd) Publishes() bool { return c.following.Load() }
 
-// probe asks containerd for its UUID, which it answers at once, from its directory.
+// probe asks containerd for its UUID, which it answers at once, from its directory, and for its
+// version, because another one may answer on each connection. The error is [TooOldError] if berth
+// cannot work with it.
 func probe(ctx context.Context, conn *connection.Connection) (uuid string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, followTimeout)
 	defer cancel()
 	resp, err := conn.Asked().IntrospectionService().Server(ctx)
-	return resp.GetUUID(), connection.Native(err)
+	if err != nil {
+		return "", fmt.Errorf("containerd does not answer: %w", connection.Native(err))
+	}
+	if c, _ := conn.Asked().Conn().(*grpc.ClientConn); c == nil {
+		return resp.GetUUID(), nil // one in memory, of this berth
+	}
+	v, err := conn.Asked().Version(ctx)
+	switch is, known := numbersOf(v.Version); {
+	case err != nil:
+		return "", fmt.Errorf("containerd does not answer: %w", connection.Native(err))
+	case known && slices.Compare(is[:], oldest[:]) < 0:
+		return "", TooOldError(v.Version)
+	}
+	return resp.GetUUID(), nil
 }
 
 func (c *Containerd) dispatch(e *events.Envelope, l Listener) {

@@ -226,10 +226,7 @@ func (p *PodShims) SandboxShim(ctx context.Context, h pod.Handler) (bool, error)
 		req.Options = typeurl.MarshalProto(o)
 	}
 	resp, err := p.client.IntrospectionService().PluginInfo(connection.Namespaced(ctx), "io.containerd.runtime.v2", "task", req)
-	switch err = connection.Native(err); {
-	case errdefs.IsNotImplemented(err):
-		return false, nil
-	case err != nil:
+	if err = connection.Native(err); err != nil && !errdefs.IsNotImplemented(err) {
 		return false, fmt.Errorf("ask for the shim of handler %s: %w", h.Name, err)
 	}
 	info, err := runtimeInfo(resp)

@@ -19,9 +19,11 @@ type answers[A any] struct {
 	timeout time.Duration
 	ask     func(ctx context.Context, key string) (A, error)
 
-	mu     sync.Mutex
-	kept   map[string]A
-	asking map[string]*asking[A]
+	mu       sync.Mutex
+	kept     map[string]A
+	fresh    map[string]bool // an answer is kept since the last outdate
+	asking   map[string]*asking[A]
+	outdated chan struct{} // closed by the next outdate
 }
 
 // asking is a question that is in flight. The other fields hold once done is closed.
@@ -34,11 +36,31 @@ type asking[A any] struct {
 
 func newAnswers[A any](timeout time.Duration, ask func(ctx context.Context, key string) (A, error)) *answers[A] {
 	return &answers[A]{
-		timeout: timeout,
-		ask:     ask,
-		kept:    map[string]A{},
-		asking:  map[string]*asking[A]{},
+		timeout:  timeout,
+		ask:      ask,
+		kept:     map[string]A{},
+		fresh:    map[string]bool{},
+		asking:   map[string]*asking[A]{},
+		outdated: make(chan struct{}),
 	}
+}
+
+// outdate has all questions asked again, because another one answers them now. Until then known
+// returns the old answers. The answer to a question in flight is not kept.
+func (a *answers[A]) outdate() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	clear(a.fresh)
+	clear(a.asking)
+	close(a.outdated)
+	a.outdated = make(chan struct{})
+}
+
+// next returns a channel that the next outdate closes.
+func (a *answers[A]) next() <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.outdated
 }
 
 // known returns the answer about a key if there is one. It does not wait.
@@ -61,7 +83,7 @@ func (a *answers[A]) all() iter.Seq[A] {
 func (a *answers[A]) of(ctx context.Context, key string) (A, error) {
 	for {
 		a.mu.Lock()
-		if answer, ok := a.kept[key]; ok {
+		if answer := a.kept[key]; a.fresh[key] {
 			a.mu.Unlock()
 			return answer, nil
 		}
@@ -93,7 +115,9 @@ func (a *answers[A]) put(ctx context.Context, key string, q *asking[A]) {
 	defer func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		delete(a.asking, key)
+		if a.asking[key] == q {
+			delete(a.asking, key)
+		}
 		close(q.done)
 	}()
 	within, cancel := context.WithTimeout(ctx, a.timeout)
@@ -103,7 +127,9 @@ func (a *answers[A]) put(ctx context.Context, key string, q *asking[A]) {
 	if q.err == nil {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.kept[key] = q.answer
+		if a.asking[key] == q {
+			a.kept[key], a.fresh[key] = q.answer, true
+		}
 	}
 }
 
@@ -118,6 +144,19 @@ const (
 	firstAsk   = time.Second
 	slowestAsk = 5 * time.Minute
 )
+
+// run asks about each handler until all have answered, as untilAnswered does, and again after each
+// outdate, until ctx ends.
+func (a *answers[A]) run(ctx context.Context, handlers []string, ready func(context.Context) error, report func(handler string, err error)) {
+	for ctx.Err() == nil {
+		next := a.next()
+		untilAnswered(ctx, handlers, ready, a.check, report)
+		select {
+		case <-next:
+		case <-ctx.Done():
+		}
+	}
+}
 
 // untilAnswered asks about each handler until ask has returned nil for all of them, or until ctx
 // ends. Before it asks it calls ready, which waits until the question can be asked, and may be nil.

@@ -11,7 +11,8 @@
 // # Promises
 //
 //   - An answer is kept, also the answer that a handler cannot do something. An error is not an
-//     answer: the question is asked again, after a wait that doubles up to five minutes.
+//     answer: the question is asked again, after a wait that doubles up to five minutes. Whatever
+//     containerd, its snapshotters and its shims have answered is asked again on each connection.
 //   - A feature that is not known is not advertised, and is not given to a pod. A handler that does
 //     not answer costs its pods the feature and nothing else.
 //   - A question has a deadline, and concurrent callers share it.

@@ -156,10 +156,17 @@ func (p *Probe) RunVersions(ctx context.Context) error {
 	return nil
 }
 
+// Reconnected has everything asked again that containerd, its snapshotters and its shims have
+// answered. Call it before a containerd is used: it may be of another version than the last one.
+func (p *Probe) Reconnected() {
+	p.userns.outdate()
+	p.shims.outdate()
+}
+
 // RunUserNamespaces asks whether each handler can make user namespaces, once ready returns, until
-// there is an answer about all or ctx ends.
+// there is an answer about all, and again after each [Probe.Reconnected], until ctx ends.
 func (p *Probe) RunUserNamespaces(ctx context.Context, ready func(context.Context) error) error {
-	untilAnswered(ctx, p.names(nil), ready, p.userns.check, func(name string, err error) {
+	p.userns.run(ctx, p.names(nil), ready, func(name string, err error) {
 		p.cfg.Logger.Warn("user namespaces of a runtime handler unknown: not advertised, retrying", "handler", name, "err", err)
 	})
 	return nil
