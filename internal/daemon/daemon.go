@@ -4,8 +4,6 @@ package daemon
 
 import (
 	"context"
-	"os"
-	"runtime/debug"
 
 	"berth/internal/base/asynclog"
 	"berth/internal/base/config"
@@ -40,19 +38,6 @@ func Serve(ctx context.Context, cfg config.Config, changes <-chan config.Config,
 		return err
 	}
 	return d.run(ctx, changes, ready)
-}
-
-// mostGarbage is how much garbage berth may have, in percent of what it needs. It is half of what
-// Go allows otherwise. A node pays for memory all the time, and for collecting it only while pods
-// come and go: with 50 pods it is 4.5 MiB of 69, and the processor time of a pod's life did not
-// grow by more than what differs from run to run (171 ms to 176).
-const mostGarbage = 50
-
-// boundGarbage sets that, unless GOGC in the environment says otherwise.
-func boundGarbage() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(mostGarbage)
-	}
 }
 
 // daemon is everything that is open: the wings, and above them what clients call.

@@ -48,6 +48,7 @@ func (d *daemon) parts(changes <-chan config.Config) []part {
 
 		{"shims apart from the unit", atOnce, d.engine.shims.RunApart},
 
+		{"memory", atOnce, func(ctx context.Context) error { return giveBack(ctx, d.log.Logger) }},
 		{"settings", atOnce, d.follow(changes)},
 		{"metrics", atOnce, d.persistently("serve metrics", d.serveMetrics)},
 		{"network", atOnce, d.persistently("follow the network configuration", func(ctx context.Context) error {

@@ -22,6 +22,7 @@ type Pins struct {
 	dir string
 	// bootFile names the boot that the host is in.
 	bootFile string
+	mounts   mounts
 }
 
 // New returns the pins below dir, which need not survive a reboot, and is made when something is
@@ -138,6 +139,18 @@ func (p *Pins) inside(r Request, names []string) error {
 // Check returns nil if everything that Make made for an ID is still there, in this boot. Otherwise
 // it returns ErrNotFound, naming the missing part.
 func (p *Pins) Check(id string) error {
+	now, there := p.mounts.look(id)
+	if there {
+		return nil
+	}
+	if err := p.check(id); err != nil {
+		return err
+	}
+	p.mounts.note(id, now)
+	return nil
+}
+
+func (p *Pins) check(id string) error {
 	text, err := os.ReadFile(p.path(id, noteName))
 	if errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("pinned namespaces of %s: there are none: %w", id, errdefs.ErrNotFound)
@@ -170,6 +183,7 @@ func (p *Pins) Check(id string) error {
 
 // Remove removes the pins of an ID. The namespaces end with the last process in them.
 func (p *Pins) Remove(id string) error {
+	p.mounts.forget(id)
 	// The note goes first: Check then treats a half-removed ID as absent.
 	if err := os.Remove(p.path(id, noteName)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove pinned namespaces of %s: %w", id, err)

@@ -147,7 +147,7 @@ func TestARebootLosesThePins(t *testing.T) {
 	if err := p.Check("p1"); err != nil {
 		t.Errorf("a pod with the host's namespaces: %v", err)
 	}
-	p.bootFile = filepath.Join(t.TempDir(), "boot_id")
+	p = &Pins{dir: p.dir, bootFile: filepath.Join(t.TempDir(), "boot_id")} // that of the next berth
 	if err := os.WriteFile(p.bootFile, []byte("another\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -156,6 +156,11 @@ func TestARebootLosesThePins(t *testing.T) {
 	}
 	if err := p.Make(Request{ID: "p1", IPC: true}); err != nil {
 		t.Fatal(err)
+	}
+	for range 3 { // the last ones ask whether a mount has changed, and no more
+		if err := p.Check("p1"); err != nil {
+			t.Errorf("a pod with a namespace of its own: %v", err)
+		}
 	}
 	if err := namespace.Unpin(p.IPC("p1")); err != nil {
 		t.Fatal(err)

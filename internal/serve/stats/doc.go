@@ -14,8 +14,10 @@
 //   - The use of a writable layer is sampled in the background ([layers.go]), because it takes a
 //     walk through the layer's files. The timestamp of the answer is the time of the sample.
 //   - Network interfaces are read inside the pinned network namespace of the pod ([network.go]).
-//   - A rate needs two samples. In the absence of calls, the background takes one every ten
-//     seconds, so that the first answer has a rate already ([rate.go]).
+//   - A rate needs two samples. Between calls, the background takes one every ten seconds, so that
+//     a first answer has a rate already ([rate.go]).
+//   - A node that nobody asks about measures little: a minute after the last call, layers and rates
+//     are sampled every five minutes alone, until the next one.
 //
 // # Promises
 //

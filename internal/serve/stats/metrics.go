@@ -30,6 +30,7 @@ func (s *Service) ListPodSandboxMetrics(ctx context.Context) ([]*runtimeapi.PodS
 }
 
 func (s *Service) metricsOfAll(ctx context.Context) ([]*runtimeapi.PodSandboxMetrics, error) {
+	s.demand.note()
 	sandboxes := s.sandboxes(ready())
 	byPod := map[string][]container{}
 	var wanted []layer

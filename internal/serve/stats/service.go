@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -22,8 +23,12 @@ import (
 const (
 	// layerTick is how often the list of layers that are sampled is renewed.
 	layerTick = 5 * time.Second
-	// cpuTick is how often CPU times are sampled in the absence of calls.
+	// cpuTick is how often CPU times are sampled while there are calls, of what they leave out.
 	cpuTick = 10 * time.Second
+	// askedFor is how long after a call another one is expected, and restTick how often layers and
+	// CPU times are sampled while none is: a kubelet asks every ten seconds.
+	askedFor = time.Minute
+	restTick = 5 * time.Minute
 	// maxSelections is how many lists with a filter are measured at the same time.
 	maxSelections = 8
 )
@@ -58,6 +63,7 @@ type Service struct {
 	allContainers rounds[[]*runtimeapi.ContainerStats]
 	allSandboxes  rounds[[]*runtimeapi.PodSandboxStats]
 	allMetrics    rounds[[]*runtimeapi.PodSandboxMetrics]
+	demand        demand
 	// selections bounds how many lists with a filter are measured at the same time. Those that wait
 	// have nothing yet.
 	selections *semaphore.Weighted
@@ -87,24 +93,55 @@ func New(cfg Config) *Service {
 // Run samples in the background until ctx ends.
 func (s *Service) Run(ctx context.Context) error {
 	var g errgroup.Group
+	layerDue, cpuDue := make(chan time.Time), make(chan time.Time)
+	g.Go(func() error { s.demand.tick(ctx, layerTick, layerDue); return nil })
+	g.Go(func() error { s.demand.tick(ctx, cpuTick, cpuDue); return nil })
+	g.Go(func() error { return s.layers.run(ctx, layerDue, s.allLayers) })
 	g.Go(func() error {
-		t := time.NewTicker(layerTick)
-		defer t.Stop()
-		return s.layers.run(ctx, t.C, s.allLayers)
-	})
-	g.Go(func() error {
-		t := time.NewTicker(cpuTick)
-		defer t.Stop()
 		for {
 			s.sampleCPU(ctx)
 			select {
 			case <-ctx.Done():
 				return nil
-			case <-t.C:
+			case <-cpuDue:
 			}
 		}
 	})
 	return g.Wait()
+}
+
+// demand knows when somebody has asked for statistics. It is the instant of the last call.
+type demand struct{ asked atomic.Pointer[time.Time] }
+
+// note notes a call.
+func (d *demand) note() {
+	now := time.Now()
+	d.asked.Store(&now)
+}
+
+// tick sends to due at each interval, until ctx ends: at that of every while somebody asks, and
+// otherwise at restTick.
+func (d *demand) tick(ctx context.Context, every time.Duration, due chan<- time.Time) {
+	t := time.NewTicker(every)
+	defer t.Stop()
+	last := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-t.C:
+			asked := d.asked.Load()
+			if now.Sub(last) < restTick && (asked == nil || now.Sub(*asked) > askedFor) {
+				continue
+			}
+			last = now
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case due <- last:
+		}
+	}
 }
 
 func running() *runtimeapi.ContainerFilter {
@@ -327,6 +364,7 @@ func (s *Service) ListContainerStats(ctx context.Context, f *runtimeapi.Containe
 
 // measure measures containers. A container that ended meanwhile has no usage.
 func (s *Service) measure(ctx context.Context, list []container) ([]*runtimeapi.ContainerStats, error) {
+	s.demand.note()
 	layers, others := layersOf(list)
 	used := s.layers.of(ctx, layers, others)
 	fs, guests := s.layers.filesystem(), s.guests.of(ctx, list)
@@ -417,6 +455,7 @@ func (s *Service) ListPodSandboxStats(ctx context.Context, f *runtimeapi.PodSand
 }
 
 func (s *Service) measureSandboxes(ctx context.Context, list []sandbox) ([]*runtimeapi.PodSandboxStats, error) {
+	s.demand.note()
 	filter := running()
 	if len(list) == 1 {
 		filter.PodSandboxId = list[0].item.GetId()

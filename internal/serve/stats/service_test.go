@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -386,12 +387,49 @@ func TestALayerThatHangsDelaysNothing(t *testing.T) {
 			time.Sleep(layerBudget)
 		}
 		const while = 10 * time.Minute
-		time.Sleep(while)
+		for range while / time.Minute {
+			if _, err := s.ListContainerStats(t.Context(), nil); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(time.Minute)
+		}
 		if len(budgets) < 3 || budgets[0] != layerBudget || budgets[1] != 2*layerBudget || budgets[2] != 4*layerBudget {
 			t.Errorf("%v", budgets)
 		}
 		if spent := sum(budgets); spent > while/10 {
 			t.Errorf("%v of ten minutes were spent on one layer", spent)
+		}
+	})
+}
+
+// A thousand containers that nobody asked about cost a third of a percent of a core. PROPERTIES 80.
+func TestWhatNobodyAsksForIsSeldomMeasured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, true)
+		n.pod("p1", "k8s.io", "")
+		n.container("p1", "c1", "k8s.io", 1)
+		var measured atomic.Int64
+		n.measure = func(context.Context, string) (uint64, uint64, error) { measured.Add(1); return 1, 1, nil }
+		s := start(t, n)
+		during := func(f func()) int64 {
+			before := measured.Load()
+			f()
+			return measured.Load() - before
+		}
+		if rest := during(func() { time.Sleep(time.Hour) }); rest < 11 || rest > 12 {
+			t.Errorf("%d samples of a layer in an hour at rest", rest)
+		}
+		asked := during(func() {
+			for range 60 {
+				st, err := s.ContainerStats(t.Context(), "c1")
+				if age := time.Now().UnixNano() - st.GetWritableLayer().GetTimestamp(); err != nil || age > int64(5*time.Minute+layerTick) || st.GetCpu().GetUsageNanoCores() == nil {
+					t.Errorf("%v, of a layer %v ago: %v", st, time.Duration(age), err)
+				}
+				time.Sleep(time.Minute)
+			}
+		})
+		if asked < 100 {
+			t.Errorf("%d samples of a layer in an hour of calls", asked)
 		}
 	})
 }

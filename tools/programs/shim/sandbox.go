@@ -121,6 +121,7 @@ func (s *sandboxes) RegisterTTRPC(server *ttrpc.Server) error {
 	// The OCI runtime does nothing for which more than one thread of Go would gain anything: it is
 	// done sooner without the others. This process has read its own number already.
 	_ = os.Setenv("GOMAXPROCS", "1")
+	giveBack()
 	s.starter.ProcessMonitor = nulls{runc.Monitor}
 	runc.Monitor = &s.starter
 	sandboxapi.RegisterTTRPCSandboxService(server, s)
