@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/node"
@@ -81,6 +82,57 @@ func TestAProgramIsNotStartedTwiceBecauseBerthWasKilled(t *testing.T) {
 		}
 		node.ExpectExit(t, n.Container(id), 42, "Error")
 	})
+}
+
+// PROPERTIES 71: pods that share a shim end while the OCI runtime makes containers of another one. The
+// kernel killed it with the thread of the shim that had started it, if that thread had waited in the
+// network namespace of one of these pods since: a StartError of a container that had nothing to do with
+// them.
+func TestTheEndOfAPodCutsOffNoStartOfAnother(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	wrapper, hang := filepath.Join(dir, "runc"), filepath.Join(dir, "hang")
+	script := fmt.Sprintf("#!/bin/sh\ncase \" $* \" in *\" create \"*) echo >>%[1]s; while [ -s %[1]s ]; do sleep 0.05; done ;; esac\nexec %[2]s \"$@\"\n",
+		hang, filepath.Join(node.Module(t), "build/libexec/runc"))
+	if err := os.WriteFile(wrapper, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	n := node.Start(t, node.Options{Runc: wrapper, Args: withoutPause})
+	const containers, pods = 3, 6
+	cfg := n.PodConfig()
+	pod := n.Pod(cfg)
+	var starts errgroup.Group
+	defer os.Remove(hang)
+	for i := range containers {
+		id := n.Create(pod, cfg, node.ContainerConfig(fmt.Sprint("c", i), "sleep", "1000"))
+		starts.Go(func() error {
+			_, err := n.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: id})
+			return err
+		})
+	}
+	n.Until("the OCI runtime makes the containers", func() bool {
+		b, _ := os.ReadFile(hang)
+		return len(b) == containers
+	})
+	var others []string
+	for range pods {
+		others = append(others, n.Pod(n.PodConfig()))
+	}
+	shims := n.Shims()
+	for _, other := range others {
+		if shims[other] != shims[pod] {
+			t.Errorf("pod %s has a shim of its own", other)
+		}
+		if _, err := n.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: other}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Truncate(hang, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := starts.Wait(); err != nil {
+		t.Error(err)
+	}
 }
 
 // The shim starts a container in the place of runc where nothing speaks against that. A setting,

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -55,6 +56,7 @@ type commands struct {
 type command struct {
 	status chan int // gets the exit status, unless that is handed on with all others
 	over   func()
+	ended  chan struct{} // closed once it was waited for
 }
 
 // killPatience is for how long a kill keeps rounds from beginning, at most.
@@ -132,26 +134,44 @@ func (c *commands) kill(cmd *exec.Cmd) (over func()) {
 
 // Start implements [runc.ProcessMonitor].
 func (c *commands) Start(cmd *exec.Cmd) (chan runc.Exit, error) {
-	return c.started(cmd, reaper.Default.Start)
+	all, _, err := c.start(cmd)
+	return all, err
 }
 
-// StartLocked implements [runc.ProcessMonitor].
+// StartLocked implements [runc.ProcessMonitor]. The kernel kills the command, which has a Pdeathsig,
+// when the thread that has started it ends. So the thread does nothing else until the command was waited
+// for. Containerd's own StartLocked gives it back at once. It may wait in the network namespace of a pod
+// next, and a thread that does ends with its pod.
 func (c *commands) StartLocked(cmd *exec.Cmd) (chan runc.Exit, error) {
-	return c.started(cmd, reaper.Default.StartLocked)
+	var all chan runc.Exit
+	answer := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		got, own, err := c.start(cmd)
+		all = got
+		answer <- err
+		if err == nil {
+			<-own.ended
+		}
+	}()
+	err := <-answer
+	return all, err
 }
 
-func (c *commands) started(cmd *exec.Cmd, start func(*exec.Cmd) (chan runc.Exit, error)) (chan runc.Exit, error) {
+func (c *commands) start(cmd *exec.Cmd) (chan runc.Exit, *command, error) {
 	over := c.kill(cmd)
-	all, err := start(cmd)
+	all, err := reaper.Default.Start(cmd)
 	if err != nil {
 		over()
-		return nil, err
+		return nil, nil, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.of[cmd.Process.Pid] = &command{status: make(chan int, 1), over: over}
+	own := &command{status: make(chan int, 1), over: over, ended: make(chan struct{})}
+	c.of[cmd.Process.Pid] = own
 	c.again() // it may have ended before the last round could know about it
-	return all, nil
+	return all, own, nil
 }
 
 // Wait implements [runc.ProcessMonitor]: all has the ends of all children.
@@ -162,6 +182,7 @@ func (c *commands) Wait(cmd *exec.Cmd, all chan runc.Exit) (int, error) {
 	c.mu.Unlock()
 	defer func() {
 		own.over()
+		close(own.ended)
 		_ = cmd.Wait() // for its output: its status is known
 		reaper.Default.Unsubscribe(all)
 		c.mu.Lock()
