@@ -301,6 +301,8 @@ func TestTermStopsBerthAndLeavesPodsRunning(t *testing.T) {
 	if second.Wait() == 0 || !strings.Contains(second.Output(), "in use by another berth") {
 		t.Errorf("a second berth on the same data: %s", second.Output())
 	}
+	// A stop gives the disk a second, and warns of images that are not there by then.
+	n.Until("images are on the disk", func() bool { return strings.Contains(n.Berth.Output(), "images are on the disk") })
 	n.Berth.Kill(syscall.SIGTERM)
 	if code := n.Berth.Wait(); code != 0 {
 		t.Fatalf("ended with %d:\n%s", code, n.Berth.Output())

@@ -25,8 +25,12 @@ const (
 	socketAnnotation = "io.containerd.runc.v2.group"
 	// groupTimeout is how long the shim of a group may take to answer when a pod is to join it.
 	groupTimeout = 500 * time.Millisecond
+	// groupTurnTimeout is how long a pod waits for its turn: one after another comes to the shim, and
+	// on a busy node thirty do at once.
+	groupTurnTimeout = 30 * time.Second
 	// groupJoinTimeout is how long a pod may take to come to the shim of its group, which has just
-	// answered: one that is out of descriptors answers, and takes no new connection.
+	// answered: one that is out of descriptors answers, and takes no new connection. It begins with the
+	// pod's turn.
 	groupJoinTimeout = 5 * time.Second
 	// groupStartTimeout is how long it may take if the shim is started for it.
 	groupStartTimeout = 20 * time.Second
@@ -145,6 +149,17 @@ type starts struct {
 type start struct {
 	turn chan struct{} // of one
 	n    int           // starts that wait or are in progress
+	late bool          // the shim has not answered one of them
+}
+
+// late notes that the shim of a group has not answered the pod whose turn it is. The pods that wait
+// for theirs would wait for it one after another.
+func (s *starts) late(group string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if st := s.of[group]; st != nil {
+		st.late = true
+	}
 }
 
 // enter waits for the turn of a pod of the group, and returns the function that ends it.
@@ -167,9 +182,19 @@ func (s *starts) enter(ctx context.Context, group string) (done func(), err erro
 			delete(s.of, group)
 		}
 	}
+	ctx, cancel := context.WithTimeout(ctx, groupTurnTimeout)
+	defer cancel()
 	select {
 	case st.turn <- struct{}{}:
-		return func() { <-st.turn; leave() }, nil
+		done = func() { <-st.turn; leave() }
+		s.mu.Lock()
+		late := st.late
+		s.mu.Unlock()
+		if late {
+			done()
+			return nil, fmt.Errorf("it has not answered the pod before: %w", errdefs.ErrUnavailable)
+		}
+		return done, nil
 	case <-ctx.Done():
 		leave()
 		return nil, fmt.Errorf("wait for a turn: %w", errors.Join(ctx.Err(), errdefs.ErrUnavailable))

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -332,4 +333,40 @@ func TestAPodWhoseGroupIsBusyGivesUpWithItsCall(t *testing.T) {
 	if len(s.of) != 0 {
 		t.Errorf("remembered: %v", s.of)
 	}
+}
+
+// Of thirty pods that came at once the last ones were refused on a busy node, because the time that
+// each has for the shim began before its turn. If the shim hangs, those who wait do not wait for it one
+// after another.
+func TestPodsThatWaitForTheirTurnAreRefusedOnlyIfTheShimHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s starts
+		done, err := s.enter(t.Context(), "g")
+		try(t, err)
+		const pods = 3
+		answers := make(chan error, pods)
+		for range pods {
+			go func() {
+				done, err := s.enter(t.Context(), "g")
+				answers <- err
+				if err == nil {
+					time.Sleep(groupJoinTimeout)
+					s.late("g")
+					done()
+				}
+			}()
+		}
+		time.Sleep(groupStartTimeout - time.Second)
+		done()
+		try(t, <-answers)
+		began := time.Now()
+		for range pods - 1 {
+			if err := <-answers; !errdefs.IsUnavailable(err) || time.Since(began) > groupJoinTimeout {
+				t.Errorf("the next pod, after %v: %v", time.Since(began), err)
+			}
+		}
+		done, err = s.enter(t.Context(), "g")
+		try(t, err)
+		done()
+	})
 }

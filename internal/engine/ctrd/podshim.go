@@ -77,6 +77,11 @@ func (p *PodShims) StartShim(ctx context.Context, r pod.SandboxRequest) error {
 	s := sandboxer{p, shimController}
 	r.Spec = p.toShim(r)
 	if r.Group != "" {
+		done, err := p.starts.enter(ctx, r.Group)
+		if err != nil {
+			return fmt.Errorf("start shim of pod %s: another pod starts the shim that they share: %w", r.ID, err)
+		}
+		defer done()
 		most := groupStartTimeout
 		if p.shims.Knows(r.ID) && !p.shims.HasEnded(r.ID) {
 			most = groupJoinTimeout
@@ -84,11 +89,6 @@ func (p *PodShims) StartShim(ctx context.Context, r pod.SandboxRequest) error {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, most)
 		defer cancel()
-		done, err := p.starts.enter(ctx, r.Group)
-		if err != nil {
-			return fmt.Errorf("start shim of pod %s: another pod starts the shim that they share: %w", r.ID, err)
-		}
-		defer done()
 		p.shims.Stay(r.ID) // it may have left when the shim could not be started the last time
 	}
 	o, err := s.object(r)
@@ -108,6 +108,7 @@ func (p *PodShims) StartShim(ctx context.Context, r pod.SandboxRequest) error {
 	}
 	if err != nil && r.Group != "" && isLate(ctx, err) {
 		p.shims.Close(r.Group) // it has begun to hang: the next attempt gets another group
+		p.starts.late(r.Group)
 	}
 	if err != nil {
 		return fmt.Errorf("start shim of pod %s: %w", r.ID, err)
