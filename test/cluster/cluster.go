@@ -70,6 +70,7 @@ func start(t *testing.T, o options) *cluster {
 	c.ca.issue("etcd", "etcd", nil, "127.0.0.1")
 	for name, groups := range map[string][]string{
 		"kube-apiserver-kubelet-client":  {"system:masters"},
+		"front-proxy-client":             nil,
 		"admin":                          {"system:masters"},
 		"system:kube-controller-manager": nil,
 		"system:kube-scheduler":          nil,

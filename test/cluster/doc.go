@@ -15,6 +15,9 @@
 // by another version on all nodes, while a user calls a service and looks at the pods. The user's
 // observations are printed as a table, and docs/clusters.md explains them.
 //
+// TestKubernetesSuite runs Kubernetes' own end-to-end tests on such a cluster, with `make
+// test-conformance` alone: they take hours.
+//
 // They need root, and programs that `make test-cluster` builds within minutes before it runs them.
 // Archives of images that they build stay in build/cluster.
 package cluster

@@ -51,6 +51,9 @@ func run(ctx context.Context, build, out, only, save string, others []other) (er
 	if err := p.measure(filepath.Dir(build), build); err != nil {
 		return err
 	}
+	if p.Suite, err = kept(out); err != nil {
+		return err
+	}
 	suite, missing := findCritest(ctx)
 	p.Critest = suite.version
 	p.Images = "Its images came from the registries that its flags and the runtimes name by default."

@@ -28,7 +28,8 @@ type Page struct {
 	Results []Result
 	Fields  Fields
 	Promises
-	Soak string // the last lines of the last soak; "" if there is none
+	Suite string // the section about Kubernetes' own suite, which is written by hand
+	Soak  string // the last lines of the last soak; "" if there is none
 }
 
 // Fields are the rows of docs/cri-fields.md.
@@ -95,6 +96,23 @@ func promises(module string) (p Promises, err error) {
 	return p, nil
 }
 
+// ofSuite is the heading of the section of the page that stays as it is.
+const ofSuite = "## Kubernetes' own suite\n"
+
+// kept returns the section of the page that is written by hand, from the page as it was.
+func kept(page string) (string, error) {
+	b, err := os.ReadFile(page)
+	if err != nil && !os.IsNotExist(err) {
+		return "", err
+	}
+	_, section, found := strings.Cut(string(b), ofSuite)
+	section, _, _ = strings.Cut(section, "\n## ")
+	if !found {
+		return "**Not run.**", nil
+	}
+	return strings.TrimSpace(section), nil
+}
+
 // soak returns the last result of a soak, from its output: the verdict of each test and its
 // figures, and "" if there is no such file.
 func soak(file string) (string, error) {
@@ -153,7 +171,7 @@ func (p Page) write(w io.Writer) error {
 	out := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	say := func(format string, args ...any) { fmt.Fprintln(&b, wrap(fmt.Sprintf(format, args...))) }
 	out("# Conformance\n")
-	say("Made by `make conformance` on %s, and not edited: berth %s, Linux %s, a machine of %d cores and %d GiB. Run it to have these figures of your machine.",
+	say("Made by `make conformance` on %s, and not edited except for [Kubernetes' own suite](#kubernetes-own-suite): berth %s, Linux %s, a machine of %d cores and %d GiB. Run it to have these figures of your machine.",
 		p.Made.UTC().Format("2006-01-02"), p.Berth, p.Kernel, p.Cores, p.GiB)
 	out("## critest\n")
 	say("[critest](https://github.com/kubernetes-sigs/cri-tools), the suite of the CRI (%s), with each runtime on that machine, one after the other. What critest skips is not passed: the reasons are below. What it does not select is what its flags or its labels leave out, such as its benchmarks. %s", cmp.Or(p.Critest, "not in PATH"), p.Images)
@@ -178,6 +196,7 @@ func (p Page) write(w io.Writer) error {
 			out("- skipped, %d: %s", r.Reasons[reason], reason)
 		}
 	}
+	out("\n%s\n%s", ofSuite, p.Suite)
 	f := p.Fields
 	out("\n## Fields of CRI\n")
 	say("Of the %d fields of CRI's requests %d are honoured, %d refused with an error that names them, and %d have no effect for a reason that is stated: [cri-fields.md](cri-fields.md), which the tests of `test/surface` compare with the protocol.",

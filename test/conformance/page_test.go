@@ -66,6 +66,26 @@ func TestThePageSaysWhatWasNotRun(t *testing.T) {
 	}
 }
 
+// The section that is written by hand outlives the next run.
+func TestThePageKeepsWhatIsWrittenByHand(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "page.md")
+	for _, suite := range []string{"**Not run.**", "A table.\n\n### Failures\n\n- one"} {
+		var b strings.Builder
+		if err := (Page{Suite: suite, Soak: "0 lost"}).write(&b); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := kept(file); got != suite || err != nil {
+			t.Errorf("%q became %q, %v", suite, got, err)
+		}
+	}
+	if got, err := kept(file + "-none"); got != "**Not run.**" || err != nil {
+		t.Errorf("without a page: %q, %v", got, err)
+	}
+}
+
 // The counts come from the documents as they are, so a new form of theirs is noticed.
 func TestTheDocumentsCanBeCounted(t *testing.T) {
 	f, err := fields("../..")

@@ -50,7 +50,49 @@ KUBERNETES := $(addprefix $(BUILD)/bin/,kubelet kube-apiserver kube-controller-m
 test-cluster: export BERTH_CLUSTER_MINUTES := $(MINUTES)
 test-cluster: setup tools build $(KUBERNETES) $(BUILD)/bin/etcd $(BUILD)/bin/coredns ## Test Kubernetes clusters on berth, as root (the first run builds them): RUN=OneNode or RUN=Kubeadm for less
 	@mkdir -p $(BUILD)/cluster
-	CGO_ENABLED=1 go test -race -vet=all -count=1 -timeout $$((45 + $(or $(MINUTES),3)))m -v $(if $(RUN),-run '$(RUN)') ./$(CLUSTER) | tee $(BUILD)/cluster/test.log
+	CGO_ENABLED=1 go test -race -vet=all -count=1 -timeout $$((45 + $(or $(MINUTES),3)))m -v $(if $(RUN),-run '$(RUN)') -skip KubernetesSuite ./$(CLUSTER) | tee $(BUILD)/cluster/test.log
+
+# Kubernetes' own end-to-end suite. LABELS, FOCUS and SKIP say which of its tests, PROCS how many at once.
+# The first run takes a minimal Debian for the images, and builds the suite, which takes minutes.
+SUITE := $(addprefix $(BUILD)/suite/,e2e.test ginkgo agnhost nonewprivs regression-issue-74839 sample-apiserver localhost.crt localhost.key debian.tar bash)
+
+.PHONY: test-conformance
+test-conformance: export BERTH_SUITE_LABELS := $(or $(LABELS),Conformance)
+test-conformance: export BERTH_SUITE_FOCUS := $(FOCUS)
+test-conformance: export BERTH_SUITE_SKIP := $(SKIP)
+test-conformance: export BERTH_SUITE_LIMIT := $(or $(TIMEOUT),10h)
+test-conformance: export BERTH_SUITE_PROCS := $(or $(PROCS),8)
+test-conformance: setup tools build $(KUBERNETES) $(BUILD)/bin/etcd $(BUILD)/bin/coredns $(SUITE) ## Run Kubernetes' conformance tests on a cluster of berth, as root: LABELS='NodeConformance && !Slow' for others
+	@mkdir -p $(BUILD)/cluster
+	go test -count=1 -timeout 0 -v -run KubernetesSuite ./$(CLUSTER)
+
+$(BUILD)/suite/e2e.test: tools/lab/kubelet/go.mod tools/lab/kubelet/go.sum
+	cd tools/lab/kubelet && version=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
+	  go test -vet=off -c -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$version" -o $@ k8s.io/kubernetes/test/e2e
+	@touch $@
+
+$(filter-out %.test %.tar %.crt %.key %/bash,$(SUITE)): tools/lab/kubelet/go.mod tools/lab/kubelet/go.sum
+	@mkdir -p $(@D)
+	cd tools/lab/kubelet && go build -ldflags '-s -w' -o $@ $$(go list tool | grep '/$(@F)$$')
+	@touch $@
+
+$(BUILD)/suite/localhost.%: tools/lab/kubelet/go.mod
+	@mkdir -p $(@D)
+	cp $$(cd tools/lab/kubelet && go list -f '{{.Dir}}' k8s.io/kubernetes/test/images/agnhost/porter)/$(@F) $@
+
+# Debian's busybox has an older shell than the suite's, which drops variables like data-1.
+$(BUILD)/suite/bash: $(BUILD)/suite/debian.tar
+	tar -xOf $< ./usr/bin/bash-static > $@
+
+# The users are those that a test of the suite looks for in the image of agnhost.
+$(BUILD)/suite/debian.tar:
+	@mkdir -p $(@D)
+	command -v mmdebstrap >/dev/null || { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends mmdebstrap; }
+	mmdebstrap --variant=essential --include=bind9-dnsutils,curl,iperf,iproute2,netcat-openbsd,nginx-light,util-linux,bash-static \
+	  --dpkgopt=path-exclude='/usr/share/doc/*' --dpkgopt=path-exclude='/usr/share/locale/*' --dpkgopt=path-exclude='/usr/share/man/*' \
+	  --customize-hook='echo user-defined-in-image:x:1000:1000::/:/bin/sh >> "$$1/etc/passwd"' \
+  --customize-hook='printf "%s\n" user-defined-in-image:x:1000: group-defined-in-image:x:50000:user-defined-in-image >> "$$1/etc/group"' \
+  bookworm $@
 
 .PHONY: page
 page: ## Test the page of berth ui in a headless Chromium, with pictures of it in build/page
