@@ -50,7 +50,7 @@ func (c *cluster) addNode(i int, host node.Host, foreign bool) *member {
 	// on a foreign node. The one of node keeps it.
 	n := node.Start(c.t, node.Options{
 		Dir: dir, NetNS: host.NetNS, MountNS: node.NewMounts(c.t, dir+"/private", private...), ServiceManager: !foreign, External: foreign,
-		Args: []string{"--set", "containerd.link=" + dir + "/link", "--set", "network.use_default=false", "--set", "image.registry_dir=" + c.dir + "/certs.d"},
+		Args: []string{"--set", "containerd.link=" + dir + "/link", "--set", "network.use_default=false"},
 	})
 	m := &member{Node: n, c: c, name: name, host: host, foreign: foreign, dir: n.Dir + "/k", group: n.Cgroup + "-kubelet"}
 	c.members = append(c.members, m)

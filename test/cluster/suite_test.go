@@ -22,9 +22,14 @@ import (
 )
 
 // Kubernetes' own end-to-end suite, or the part that `make test-conformance` selects, on two nodes of
-// berth. They pull the suite's images from a registry that serves stand-ins of them.
+// berth, or of containerd's CRI plug-in for comparison. They pull the suite's images from a registry
+// that serves stand-ins of them.
 func TestKubernetesSuite(t *testing.T) {
-	c := start(t, options{nodes: 2})
+	o := options{nodes: 2}
+	if os.Getenv("BERTH_SUITE_RUNTIME") == "containerd" {
+		o.foreign = o.nodes
+	}
+	c := start(t, o)
 	c.serveImages()
 	dir := c.module + "/build/suite"
 	log, err := os.Create(dir + "/ginkgo.log")
@@ -84,12 +89,11 @@ func (c *cluster) serveImages() {
 	t := c.t
 	t.Helper()
 	reg := testregistry.Start(t, testregistry.Address(c.lan.Address))
-	dir := c.dir + "/certs.d/registry.k8s.io"
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(dir+"/hosts.toml", []byte("server = 'http://"+reg.Addr+"'\n"), 0o600); err != nil {
-		t.Fatal(err)
+	for _, m := range c.members {
+		const settings = `mkdir -p "$0" && echo "server = 'http://$1'" > "$0/hosts.toml"`
+		if p := m.SpawnInside("sh", "-c", settings, "/etc/containerd/certs.d/registry.k8s.io", reg.Addr); p.Wait() != 0 {
+			t.Fatalf("settings of the registry on %s: %s", m.name, p.Output())
+		}
 	}
 	debian, err := tarball.LayerFromFile(c.module+"/build/suite/debian.tar", tarball.WithCompressionLevel(1), tarball.WithCompressedCaching)
 	if err != nil {

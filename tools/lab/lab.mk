@@ -52,13 +52,15 @@ test-cluster: setup tools build $(KUBERNETES) $(BUILD)/bin/etcd $(BUILD)/bin/cor
 	@mkdir -p $(BUILD)/cluster
 	CGO_ENABLED=1 go test -race -vet=all -count=1 -timeout $$((45 + $(or $(MINUTES),3)))m -v $(if $(RUN),-run '$(RUN)') -skip KubernetesSuite ./$(CLUSTER) | tee $(BUILD)/cluster/test.log
 
-# Kubernetes' own end-to-end suite. LABELS, FOCUS and SKIP say which of its tests, PROCS how many at once.
+# Kubernetes' own end-to-end suite. LABELS, FOCUS and SKIP say which of its tests, PROCS how many at
+# once. With RUNTIME=containerd the nodes have containerd's CRI plug-in.
 # The first run takes a minimal Debian for the images, and builds the suite, which takes minutes.
 SUITE := $(addprefix $(BUILD)/suite/,e2e.test ginkgo agnhost nonewprivs regression-issue-74839 sample-apiserver localhost.crt localhost.key debian.tar bash)
 
 .PHONY: test-conformance
 test-conformance: export BERTH_SUITE_LABELS := $(or $(LABELS),Conformance)
 test-conformance: export BERTH_SUITE_FOCUS := $(FOCUS)
+test-conformance: export BERTH_SUITE_RUNTIME := $(RUNTIME)
 test-conformance: export BERTH_SUITE_SKIP := $(SKIP)
 test-conformance: export BERTH_SUITE_LIMIT := $(or $(TIMEOUT),10h)
 test-conformance: export BERTH_SUITE_PROCS := $(or $(PROCS),8)
