@@ -302,6 +302,10 @@ var misconfigurations = []struct {
 	{"crun is missing", func(p *planted) {
 		p.put("/etc/berth/config.toml", "[runtimes.crun]\ntype = 'io.containerd.runc.v2'\nbinary = '/usr/bin/crun'\n")
 	}, "handlers", Error, "/usr/bin/crun, the OCI runtime of the handler crun, is missing", "install it"},
+	{"crun is there and not used", func(p *planted) {
+		p.put("/usr/bin/crun", "")
+		p.Runs = p.runs("crun version 1.21\n", goodRunc)
+	}, "handlers", Note, "/usr/bin/crun is crun 1.21, which starts containers sooner than runc", "docs/runtimes.md"},
 	{"runc is not executable", func(p *planted) { p.mode("/usr/local/libexec/berth/runc", 0o644) },
 		"handlers", Error, "is not executable", "chmod 755 /usr/local/libexec/berth/runc"},
 	{"runc has known holes", func(p *planted) { p.Runs = p.runs("runc version 1.1.12\n", goodRunc) },
@@ -689,6 +693,7 @@ func TestWhatIsMeantSoIsNotFound(t *testing.T) {
 			p.put("/var/lib/kubelet/config.yaml", strings.Replace(goodKubelet, "///run", "///var/run", 1))
 		},
 		"crun, which has no known holes":  func(p *planted) { p.Runs = p.runs("crun version 1.0\n", goodRunc) },
+		"a crun that is too old":          func(p *planted) { p.put("/usr/bin/crun", "") },
 		"a configuration that is missing": func(p *planted) { p.remove("/etc/berth/config.toml") },
 	} {
 		t.Run(name, func(t *testing.T) {

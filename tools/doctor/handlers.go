@@ -36,6 +36,7 @@ func askHandlers(ctx context.Context, m *machine) ([]Finding, error) {
 			m.runnable(&f, r.Type, "the shim of the handler "+name)
 		}
 	}
+	m.askFaster(ctx, &f)
 	for _, name := range slices.Sorted(maps.Keys(m.cfg.Snapshotters)) {
 		address := m.cfg.Snapshotters[name].Address
 		if err := reach(ctx, m.path(address)); err != nil {
@@ -44,6 +45,32 @@ func askHandlers(ctx context.Context, m *machine) ([]Finding, error) {
 	}
 	return f.result()
 }
+
+// askFaster tells of a crun that no handler uses, although it would start containers sooner than
+// runc. It starts none where both versions of cgroups are mounted.
+func (m *machine) askFaster(ctx context.Context, f *findings) {
+	for _, r := range m.cfg.Runtimes {
+		if filepath.Base(r.Binary) == "crun" {
+			return
+		}
+	}
+	v2, err := m.exists("/sys/fs/cgroup/cgroup.controllers")
+	f.unasked(err)
+	p, err := m.which("crun", searchPath...)
+	f.unasked(err)
+	if !v2 || p == "" {
+		return
+	}
+	out, err := m.Runs(ctx, m.path(p), "--version")
+	f.unasked(err)
+	var major, minor int
+	if n, _ := fmt.Sscanf(string(out), "crun version %d.%d", &major, &minor); n == 2 && (major > 1 || minor >= testedCrun) {
+		f.add(Note, "configure a handler with it: docs/runtimes.md", "%s is crun %d.%d, which starts containers sooner than runc, and no handler uses it", p, major, minor)
+	}
+}
+
+// testedCrun is the oldest crun 1 that berth's tests run.
+const testedCrun = 21
 
 // runnable finds whether a program is there and may be executed.
 func (m *machine) runnable(f *findings, p, what string) bool {
