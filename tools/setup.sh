@@ -10,10 +10,11 @@ set -euo pipefail
 #   libseccomp-dev pkg-config           runc
 #   iptables iproute2 util-linux        port mappings and namespaces, in tests
 #   busybox-static                      the file system of test and demo images
+#   isal                                igzip, which decompresses large layers
 #   uidmap                              user namespaces of a user without root, in tests
 #   make git ca-certificates            make itself, versions, modules
 packages=(gcc libc6-dev libseccomp-dev pkg-config iptables iproute2 busybox-static
-  make git ca-certificates util-linux uidmap)
+  make git ca-certificates util-linux uidmap isal)
 # Where the kernel has AppArmor, apparmor_parser loads the profile of containers.
 if [[ $(cat /sys/module/apparmor/parameters/enabled 2>/dev/null) == Y ]]; then packages+=(apparmor); fi
 
@@ -24,7 +25,7 @@ fi
 
 if ! command -v dpkg >/dev/null; then
   missing=()
-  for command in gcc pkg-config iptables ip busybox git nsenter newuidmap; do
+  for command in gcc pkg-config iptables ip busybox git nsenter newuidmap igzip; do
     command -v "$command" >/dev/null || missing+=("$command")
   done
   command -v pkg-config >/dev/null && ! pkg-config --exists libseccomp && missing+=("libseccomp (headers)")

@@ -183,6 +183,10 @@ func packages(o options, tree, work, result string) error {
 		"license":        "Apache-2.0",
 		"mtime":          o.time().Format("2006-01-02T15:04:05Z"),
 		"recommends":     []string{"iptables"},
+		"overrides": object{ // the packages that have igzip
+			"deb": object{"recommends": []string{"iptables", "isal"}},
+			"rpm": object{"recommends": []string{"iptables", "isa-l-tools"}},
+		},
 		"contents": []object{
 			{"src": filepath.Join(root, "usr"), "dst": "/usr", "type": "tree"},
 			{"src": filepath.Join(root, "etc/berth/config.toml"), "dst": "/etc/berth/config.toml", "type": "config|noreplace", "file_info": object{"mode": 0o600}},

@@ -76,7 +76,7 @@ func openedBehindTheFence(dir string) string {
 		"write the index":                 {true, write("layer/berth-index.new")},
 		"rename the index":                {true, func() error { return os.Rename(filepath.Join(dir, "layer/fs/b"), filepath.Join(dir, "layer/b")) }},
 		"read a parent":                   {true, read("parent/file")},
-		"know its memory":                 {true, func() error { _, err := memory("VmHWM:"); return err }},
+		"know its memory":                 {true, func() error { _, err := memory(os.Getpid(), "VmHWM:"); return err }},
 		"write a parent":                  {false, write("parent/file")},
 		"read another directory":          {false, read("other/file")},
 		"write another directory":         {false, write("other/new")},

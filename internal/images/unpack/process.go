@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/diff"
@@ -44,7 +45,7 @@ const (
 )
 
 // alone keeps containerd's packages from starting a program that decompresses: its memory would not
-// be counted, and it would outlive the process.
+// be counted, it would have the rights of the process, and it would outlive it. See igzip.
 var alone = []string{"CONTAINERD_DISABLE_PIGZ=1", "CONTAINERD_DISABLE_IGZIP=1"}
 
 // request precedes the layer in the input of the process, after its length in four bytes.
@@ -57,8 +58,10 @@ type request struct {
 	Memory     int64              // bytes
 	Work       work               // "": a layer is unpacked
 	Idle       bool               // let everybody else go first
+	Igzip      string             // the path of igzip, if it may decompress the layer
 
-	file *os.File // is passedFile in the process, unless it is nil
+	file  *os.File // is passedFile in the process, unless it is nil
+	igzip *igzip   // decompresses the layer, in the process, unless it is nil
 }
 
 // passedFile is the descriptor of the file that the process is given.
@@ -94,14 +97,17 @@ func init() {
 	if err != nil {
 		new(guard).answer(err, answer{})
 	}
+	yield(r.Idle)
 	g, err := watchMemory(r.Memory)
 	if err != nil {
 		new(guard).answer(fmt.Errorf("limit the memory of the process: %w", err), answer{})
 	}
+	if r.igzip = startIgzip(r.Igzip, os.Stdin); r.igzip != nil {
+		g.igzip.Store(int64(r.igzip.process.Pid))
+	}
 	if err := confine(); err != nil {
 		new(guard).answer(err, answer{})
 	}
-	yield(r.Idle)
 	if err := r.fence(); err != nil {
 		new(guard).answer(err, answer{})
 	}
@@ -112,15 +118,14 @@ func init() {
 	g.answer(err, a)
 }
 
-// asked reads the request that stdin has. The layer follows it.
+// asked reads the request that stdin has. The layer follows it, of which nothing is read.
 func asked(stdin io.Reader) (r request, layer io.Reader, err error) {
 	// The OOM killer takes this process first, because a layer can wait.
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(oomScoreAdj)), 0); err != nil {
 		return r, nil, fmt.Errorf("give the process a higher OOM score: %w", err)
 	}
-	in := bufio.NewReaderSize(stdin, 64<<10)
 	var size [4]byte
-	if _, err := io.ReadFull(in, size[:]); err != nil {
+	if _, err := io.ReadFull(stdin, size[:]); err != nil {
 		return r, nil, err
 	}
 	n := binary.BigEndian.Uint32(size[:])
@@ -128,16 +133,17 @@ func asked(stdin io.Reader) (r request, layer io.Reader, err error) {
 		return r, nil, fmt.Errorf("a request of %d bytes: %w", n, errdefs.ErrInvalidArgument)
 	}
 	b := make([]byte, n)
-	if _, err := io.ReadFull(in, b); err != nil {
+	if _, err := io.ReadFull(stdin, b); err != nil {
 		return r, nil, err
 	}
 	err = json.Unmarshal(b, &r)
-	return r, in, err
+	return r, bufio.NewReaderSize(stdin, 64<<10), err
 }
 
 // guard ends the process when it uses too much memory.
 type guard struct {
-	most     int64 // bytes
+	most     int64        // bytes
+	igzip    atomic.Int64 // the number of a process that counts as well, or 0
 	answered sync.Mutex
 }
 
@@ -146,11 +152,11 @@ type guard struct {
 // saying why.
 func watchMemory(bytes int64) (*guard, error) {
 	debug.SetMemoryLimit(bytes * 3 / 4) // so that garbage is collected before it comes to that
-	resident, err := memory("VmHWM:")
+	resident, err := memory(os.Getpid(), "VmHWM:")
 	if err != nil {
 		return nil, err
 	}
-	mapped, err := memory("VmData:")
+	mapped, err := memory(os.Getpid(), "VmData:")
 	if err != nil {
 		return nil, err
 	}
@@ -171,16 +177,21 @@ func watchMemory(bytes int64) (*guard, error) {
 
 // check returns an error if the process has ever used too much memory.
 func (g *guard) check(bytes int64) error {
-	used, err := memory("VmHWM:")
+	used, err := memory(os.Getpid(), "VmHWM:")
+	if pid := g.igzip.Load(); pid != 0 {
+		more, _ := memory(int(pid), "VmHWM:") // none if it has ended
+		used += more
+	}
 	if err == nil && used > g.most {
 		err = fmt.Errorf("it takes more than %d MiB of memory to unpack it: %w", bytes>>20, errdefs.ErrResourceExhausted)
 	}
 	return err
 }
 
-// memory returns one of the figures that /proc/PID/status has of this process, in bytes.
-func memory(name string) (int64, error) {
-	status, err := os.ReadFile("/proc/self/status")
+// memory returns one of the figures that /proc/PID/status has, in bytes.
+func memory(pid int, name string) (int64, error) {
+	path := fmt.Sprintf("/proc/%d/status", pid)
+	status, err := os.ReadFile(path)
 	if err != nil {
 		return 0, err
 	}
@@ -190,7 +201,7 @@ func memory(name string) (int64, error) {
 			return kib << 10, err
 		}
 	}
-	return 0, fmt.Errorf("/proc/self/status has no %s", name)
+	return 0, fmt.Errorf("%s has no %s", path, name)
 }
 
 // answer writes the answer, and ends the process. The first caller's is written.
@@ -219,17 +230,10 @@ func (r request) apply(ctx context.Context, layer io.Reader) (_ answer, err erro
 			removeBelow(r.Target.Dir)
 		}
 	}()
-	payloads := map[string]typeurl.Any{}
-	for id, p := range r.Payloads {
-		payloads[id] = &anypb.Any{TypeUrl: p.TypeURL, Value: p.Value}
+	stream, err := r.decompressed(ctx, layer)
+	if err != nil {
+		return answer{}, err
 	}
-	stream := diff.NewProcessorChain(r.Descriptor.MediaType, layer)
-	for first := true; first || stream.MediaType() != ocispec.MediaTypeImageLayer; first = false {
-		if stream, err = diff.GetProcessor(ctx, stream, payloads); err != nil {
-			return answer{}, fmt.Errorf("layer of type %s: %w", r.Descriptor.MediaType, err)
-		}
-	}
-	// The stream is not closed: it may be read ahead still, and the process ends.
 	digester := digest.Canonical.Digester()
 	plain := &counted{r: io.TeeReader(newAhead(stream), digester.Hash())}
 	var opts []archive.ApplyOpt
@@ -268,6 +272,26 @@ func (r request) apply(ctx context.Context, layer io.Reader) (_ answer, err erro
 		}
 	}
 	return answer{Digest: digester.Digest().String(), Size: plain.n}, nil
+}
+
+// decompressed returns the tar of a layer. It need not be closed: it may be read ahead still, and the
+// process ends.
+func (r request) decompressed(ctx context.Context, layer io.Reader) (io.Reader, error) {
+	if r.igzip != nil {
+		return r.igzip, nil
+	}
+	payloads := map[string]typeurl.Any{}
+	for id, p := range r.Payloads {
+		payloads[id] = &anypb.Any{TypeUrl: p.TypeURL, Value: p.Value}
+	}
+	stream := diff.NewProcessorChain(r.Descriptor.MediaType, layer)
+	for first := true; first || stream.MediaType() != ocispec.MediaTypeImageLayer; first = false {
+		var err error
+		if stream, err = diff.GetProcessor(ctx, stream, payloads); err != nil {
+			return nil, fmt.Errorf("layer of type %s: %w", r.Descriptor.MediaType, err)
+		}
+	}
+	return stream, nil
 }
 
 // removeBelow empties a directory, as far as it can: the caller removes the directory.

@@ -227,6 +227,7 @@ func (a Applier) Into(ctx context.Context, desc ocispec.Descriptor, to Target, o
 		Sync:   config.SyncFs || to.Index == "" && IndexOf(to.Dir) == "",
 		Late:   a.Late,
 		Memory: Memory,
+		Igzip:  findIgzip(ctx, desc),
 	}
 	for id, p := range config.ProcessorPayloads {
 		r.Payloads[id] = payload{p.GetTypeUrl(), p.GetValue()}
@@ -319,6 +320,9 @@ func (r request) run(ctx context.Context, layer io.Reader) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
+	if pipe, ok := in.(*os.File); ok { // as always
+		widen(pipe)
+	}
 	out, said := bounded{left: maxAnswer}, bounded{left: maxSaid}
 	cmd.Stdout, cmd.Stderr = &out, &said
 	cmd.WaitDelay = time.Second // a program that it has started may hold its output open
@@ -392,8 +396,14 @@ func (b *bounded) reason(ended error) error {
 
 // mayMakeNetwork reports whether this process has CAP_SYS_ADMIN, which a network namespace of its
 // own takes.
-func mayMakeNetwork() bool {
+func mayMakeNetwork() bool { return capabilities()&(1<<unix.CAP_SYS_ADMIN) != 0 }
+
+// capabilities returns those that this process can use.
+func capabilities() uint64 {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var has [2]unix.CapUserData
-	return unix.Capget(&header, &has[0]) == nil && has[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
+	if unix.Capget(&header, &has[0]) != nil {
+		return 0
+	}
+	return uint64(has[1].Effective)<<32 | uint64(has[0].Effective)
 }

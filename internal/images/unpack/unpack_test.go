@@ -71,23 +71,6 @@ func tarOf(t *testing.T, files ...testimage.File) []byte {
 	return b
 }
 
-// A program that decompressed was started for each layer, and nobody bounded its memory.
-func TestTheProcessStartsNoOtherProgram(t *testing.T) {
-	dir := t.TempDir()
-	for _, name := range []string{"igzip", "unpigz"} {
-		try(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\nexit 1\n"), 0o700))
-	}
-	t.Setenv("PATH", dir)
-	layer, err := testimage.Layer(testimage.File{Name: "file"})
-	try(t, err)
-	r, err := layer.Compressed()
-	try(t, err)
-	b, err := io.ReadAll(r)
-	try(t, err)
-	_, err = Applier{Layers: &blob{b: b}}.Into(t.Context(), ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayerGzip}, Target{Dir: t.TempDir()})
-	try(t, err)
-}
-
 func zstdOf(t *testing.T, b []byte) []byte {
 	t.Helper()
 	w, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
