@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"strconv"
 	"time"
+
+	"berth/internal/base/ops"
 )
 
 const (
@@ -35,11 +37,16 @@ func (t waiting) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		_, _ = io.CopyN(io.Discard, resp.Body, 64<<10) // else the connection is closed
 		resp.Body.Close()
+		busy := "the registry " + r.URL.Host + ", which is busy, to be asked again"
+		_, op := ops.Begin(r.Context(), ops.Work{Kind: ops.Wait, What: busy, Until: time.Now().Add(wait)})
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
 		case <-r.Context().Done():
-			timer.Stop()
+		}
+		timer.Stop()
+		op.End()
+		if r.Context().Err() != nil {
 			return nil, context.Cause(r.Context())
 		}
 	}

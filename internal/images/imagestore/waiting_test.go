@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 
+	"berth/internal/base/ops"
 	"berth/internal/images/image"
 	"berth/test/testimage"
 	"berth/test/testimage/testregistry"
@@ -75,15 +76,28 @@ func TestARegistryIsAskedAgainWhenItSays(t *testing.T) {
 			}
 		})
 	}
+	// The wait is named, and ends with the pull.
 	synctest.Test(t, func(t *testing.T) {
+		list := &ops.List{}
 		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
+		ctx, op := list.Begin(ctx, ops.Work{Kind: ops.Pull, Of: ops.Object{Image: "app:v1"}})
+		defer op.End()
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://registry.example/v2/", nil)
 		try(t, err)
-		resp, err := waiting{&answers{list: []answer{{429, "7"}}}}.RoundTrip(r)
-		if err == nil {
+		done := make(chan error)
+		go func() {
+			_, err := waiting{&answers{list: []answer{{429, "50"}}}}.RoundTrip(r) //nolint:bodyclose // there is no answer
+			done <- err
+		}()
+		synctest.Wait()
+		all, _ := list.Snapshot()
+		said := strings.Join(ops.Sentences(all, ops.Object{}, time.Now()), " ")
+		if want := "the registry registry.example, which is busy, to be asked again"; !strings.Contains(said, want) {
+			t.Errorf("%s, want %s", said, want)
+		}
+		cancel()
+		if err := <-done; err == nil {
 			t.Error("it waits for a pull that has ended")
-			try(t, resp.Body.Close())
 		}
 	})
 }
