@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/engine/probe"
 	"berth/internal/engine/shims"
 	"berth/internal/heart/state"
 	"berth/test/durabletest"
@@ -59,7 +60,7 @@ func TestTheStateDirectoryOfAContainerdIsOnRecord(t *testing.T) {
 	root := t.TempDir()
 	log := slog.New(slog.DiscardHandler)
 	berth := func(uuid string) engine {
-		e := engine{known: &knownContainerd{root: root, log: log}, shims: shims.New(shims.Config{Logger: log})}
+		e := engine{known: &knownContainerd{root: root, log: log}, shims: shims.New(shims.Config{Logger: log}), probe: probe.New(probe.Config{})}
 		if err := e.meets(uuid, 0); err != nil {
 			t.Fatal(err)
 		}
