@@ -16,6 +16,7 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/config"
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
 	"berth/internal/base/inroot"
@@ -43,7 +44,7 @@ func openHistory(ctx context.Context, b base, pods *asked) (h history, err error
 	cfg := recorder.Config{
 		Clock:    b.clock,
 		MaxBytes: int64(b.cfg.Timeline.MaxMiB) << 20,
-		MaxAge:   time.Duration(b.cfg.Timeline.MaxAge),
+		MaxAge:   config.TimelineAge,
 		Names:    pods.names,
 		Seen:     pods.lastSeen,
 		Version:  version.String(),

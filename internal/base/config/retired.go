@@ -25,6 +25,7 @@ var retired = map[string]string{
 	"lanes.attempt_timeout":      "it is a thirtieth of lanes.backoff_max",
 	"lanes.backoff_min":          "it is a three-hundredth of lanes.backoff_max",
 	"nri.registration_timeout":   "it is nri.request_timeout",
+	"timeline.max_age":           "an entry of a timeline is kept for a week at most",
 	"runtimes.*.options":         "the type of the shim decides, and config_path",
 }
 

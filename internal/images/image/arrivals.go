@@ -33,7 +33,7 @@ type arrival struct {
 	wanted bool          // a pull waits for it; guarded by arrivals.mu
 }
 
-// announce says that an archive with images of these names is to be imported. over must be called
+// announce notes that an archive with images of these names is to be imported. over must be called
 // once it was, or cannot be.
 func (as *arrivals) announce(path string, names []string) (a *arrival, over func()) {
 	a = &arrival{path: path, done: make(chan struct{})}
@@ -171,7 +171,7 @@ const annotationName = "io.containerd.image.name"
 
 // ArchiveName returns the complete name of an image in an OCI archive, by the annotations of its
 // descriptor. The name of the layout itself may be the tag alone: then the image has no name.
-// ErrInvalidArgument says so in words.
+// ErrInvalidArgument is returned with the reason.
 func ArchiveName(annotations map[string]string) (string, error) {
 	name, ref := annotations[annotationName], annotations[ocispec.AnnotationRefName]
 	switch {

@@ -113,7 +113,7 @@ type Listed struct {
 	Users   []string  `json:"users"`
 	// Artifact is the type of an OCI artifact, which is mounted and not run; "" for an image.
 	Artifact string `json:"artifact,omitempty"`
-	// Checkpoint says that it holds a checkpoint of a container.
+	// Checkpoint is set if it holds a checkpoint of a container.
 	Checkpoint bool `json:"checkpoint,omitempty"`
 }
 

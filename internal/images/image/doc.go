@@ -31,7 +31,7 @@
 //   - Details and Prune count as freed by an image only the bytes that no other image and no
 //     container needs.
 //   - The size of each part of an image is bounded before it is read or kept.
-//   - Measuring what images use delays nothing else.
+//   - Measuring the disk usage of images delays nothing else.
 //
 // # Never
 //

@@ -33,7 +33,7 @@ func (e Failure) Error() string { return e.Err.Error() }
 // Unwrap returns the error itself.
 func (e Failure) Unwrap() error { return e.Err }
 
-// stalledError says that a pull got nowhere.
+// stalledError is the error of a pull that made no progress.
 type stalledError struct{ error }
 
 // Kind returns the kind of failure of a pull's error, in a word for a metric: succeeded for nil,

@@ -29,7 +29,7 @@ type Stored struct {
 	Config  ocispec.ImageConfig // shared by all names of the image: read-only
 	Pinned  bool                // by containerd's label; of an [Image], for any reason
 	Created time.Time           // when the name was made on this node; zero if that is not known
-	// Checkpoint says that the image is not one to run, but holds a checkpoint of a container.
+	// Checkpoint is set if the image is not one to run, but holds a checkpoint of a container.
 	Checkpoint bool
 	// Artifact is the type of an OCI artifact, and "" for an image. An artifact is mounted as an
 	// image is, and not run.
@@ -162,7 +162,7 @@ func New(b Backend, cfg Config) *Service {
 	}
 }
 
-// Changed says that a name was made, changed or removed. It never blocks: when more names change
+// Changed notes that a name was made, changed or removed. It never blocks: when more names change
 // than can wait, all names are read again.
 func (s *Service) Changed(name string) {
 	select {
@@ -245,7 +245,7 @@ func (s *Service) refreshName(ctx context.Context, name string) error {
 	})
 }
 
-// mention says in the log that a name is not used.
+// mention logs that a name is not used.
 func (s *Service) mention(st Stored) {
 	if st.Name.IsWrong() {
 		s.cfg.Logger.Warn("an image has a name that is not used, since it is not complete or has the digest of another image; the image is found by its ID",

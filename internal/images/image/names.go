@@ -43,7 +43,7 @@ type Removal struct {
 
 // RemoveName takes one name away from its image. The digest of its repository goes with the last
 // tag of that repository, and the image with the last of its names. If ref is an ID, all names go.
-// ErrNotFound if there is no such name, and ErrFailedPrecondition for what needs Force.
+// ErrNotFound if there is no such name, and ErrFailedPrecondition if it needs Force.
 func (s *Service) RemoveName(ctx context.Context, ref string, o RemoveOptions) (Removal, error) {
 	i, err := s.Resolve(ref)
 	if err != nil {

@@ -22,7 +22,7 @@ const (
 	PinArchive Pin = "archive"       // it was imported from image.preload_dir
 )
 
-// pins says which images are pinned besides those that containerd's label pins. It never changes.
+// pins are the images that are pinned besides those that containerd's label pins. It never changes.
 type pins struct {
 	needed   map[string]bool // by normalized name
 	names    map[string]bool // by normalized name

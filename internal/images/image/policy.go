@@ -16,7 +16,7 @@ type Caller struct {
 	Name string
 	// Namespace is that of the pod; "" if the pull is for none.
 	Namespace string
-	// Itself says that berth needs the image, and no pod asks for it: no policy is asked.
+	// Itself is set if berth needs the image, and no pod asks for it: no policy is asked.
 	Itself bool
 	// Snapshotter is the one that the image is unpacked in; "" for that of most images.
 	Snapshotter string

@@ -216,7 +216,7 @@ func (p *Preload) list(dir string) (list []*found, ok bool) {
 }
 
 // checkWriters returns an error if others than root, or this user, may write to a file, because the
-// file decides what containers run.
+// file decides which programs containers run.
 func checkWriters(path string) error {
 	st, err := os.Stat(path)
 	if err != nil {
@@ -279,7 +279,7 @@ func (p *Preload) load(ctx context.Context, f *found) {
 	p.writeLocked()
 }
 
-// attempt imports an archive. While containerd is away, which says nothing about the archive, it
+// attempt imports an archive. While containerd is away, which has other causes, it
 // tries again.
 func (p *Preload) attempt(ctx context.Context, f *found) (all []Stored, leftOut []string, err error) {
 	for range retry.Doubling(ctx.Done(), firstPreload, slowestPreload) {

@@ -22,9 +22,9 @@ const SeccompProfile = "application/vnd.cncf.seccomp-profile.config.v1+json"
 
 // The errors of a pull of a profile that CRI has a word for.
 var (
-	// ErrProfileInvalid says that the request or the artifact is wrong, and will be.
+	// ErrProfileInvalid means that the request or the artifact is wrong, and will be.
 	ErrProfileInvalid = errors.New("not a security profile that can be used")
-	// ErrRegistry says that the registry did not give what was asked for.
+	// ErrRegistry means that the registry did not send the manifest or the blob.
 	ErrRegistry = errors.New("the registry did not give the profile")
 )
 

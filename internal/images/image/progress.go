@@ -116,13 +116,13 @@ type Transfer struct {
 	Waiters []string `json:"waiters"`
 	// Archive is the path of the archive that a pull waits for.
 	Archive string `json:"archive,omitempty"`
-	// Problem says why it is not known how many bytes are here.
+	// Problem is the reason for which the number of bytes here is not known.
 	Problem string `json:"problem,omitempty"`
 }
 
 // transfers are the pulls and imports in flight.
 type transfers struct {
-	list *ops.List // of what is under way
+	list *ops.List // of the operations under way
 	mu   sync.Mutex
 	all  map[*transfer]bool
 }

@@ -16,7 +16,7 @@ type unpackKey struct{ chainID, snapshotter string }
 
 // Unpack makes the snapshots of an image that is there and not unpacked into a snapshotter: it was
 // fetched by another client, its snapshots were lost, or another snapshotter was in use. Several
-// callers share one unpacking. ErrNotFound says that the image is gone or that layers are missing.
+// callers share one unpacking. ErrNotFound: the image is gone, or layers are missing.
 func (s *Service) Unpack(ctx context.Context, id, snapshotter string) error {
 	i, err := s.Resolve(id)
 	if err != nil {
@@ -56,7 +56,7 @@ func (s *Service) unpack(ctx context.Context, i Image, snapshotter string) error
 }
 
 // Checkpoint returns the archive of the checkpoint with an ID, without its compression. The caller
-// closes it. ErrNotFound says that it is not on this node.
+// closes it. ErrNotFound: it is not on this node.
 func (s *Service) Checkpoint(ctx context.Context, id string) (io.ReadCloser, error) {
 	return Contain(s.cfg.Logger, s.cfg.Panicked, id, func() (io.ReadCloser, error) { return s.backend.Checkpoint(ctx, id) })
 }

@@ -32,7 +32,7 @@ type boundedStore struct {
 	early    *earlyBlobs
 	arriving *arriving // the layers that a pull fetches
 	senders  *senders  // who sends the blobs of a pull
-	// room says why a blob of which so many bytes are to come is not fetched. It may be nil.
+	// room returns an error if a blob with so many bytes to come has no room. It may be nil.
 	room func(ctx context.Context, size int64) error
 }
 

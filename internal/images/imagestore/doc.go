@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package imagestore is containerd's image store. A [Store] pulls, imports and unpacks images,
-// reads what is in them and measures them.
+// reads their files and measures them.
 //
 // # Promises
 //
@@ -11,7 +11,7 @@
 //     digests, and is gone if one of them has not.
 //   - A server that sends wrong bytes of a blob is not asked for it again in that pull, and the next
 //     one is.
-//   - What a registry, an archive or a layer says does not decide how much memory berth uses, and a
+//   - Memory use is bounded regardless of the sizes that registries and layers declare, and a
 //     panic over one ends that call alone.
 //   - A name is never read again to find out what it stands for: what is pulled, unpacked,
 //     restored, repaired or removed is what the caller has in hand.

@@ -69,7 +69,7 @@ func (d *Durability) Doubts() int {
 	return d.items.Doubted()
 }
 
-// MayHaveChanged says that there may be images that another client has made. It never blocks.
+// MayHaveChanged notes that there may be images that another client has made. It never blocks.
 func (d *Durability) MayHaveChanged() {
 	if d.items != nil {
 		d.items.Changed()
@@ -106,7 +106,7 @@ func (d *Durability) Settle() error {
 	return nil
 }
 
-// errNoRoot says that the root directory could not be opened, or that there is none.
+// errNoRoot means that the root directory could not be opened, or there is none.
 var errNoRoot = errors.New("the directory of containerd is not open")
 
 // openRoot opens the directory of the containerd in this process, before anything is made in it:
@@ -128,7 +128,7 @@ func openRoot(dir string, log *slog.Logger) *os.File {
 	return f
 }
 
-// making says that an image is being made, until done is called: nothing is synced meanwhile.
+// making notes that an image is being made, until done is called: nothing is synced meanwhile.
 func (d *Durability) making() (done func()) {
 	if d.keeper == nil {
 		return func() {}

@@ -18,7 +18,7 @@ import (
 
 // mend looks at the layers of an image that was pulled or imported, and that were there before, and
 // repairs those that are wrong. With contents set, their files are read; otherwise each layer is
-// looked at once, without that. ErrNotFound says that the blob of a layer that is wrong is missing.
+// looked at once, without that. ErrNotFound: the blob of a layer that is wrong is missing.
 func (v *Verifier) mend(ctx context.Context, img images.Image, begun time.Time, contents bool, sink image.Sink) error {
 	if v.items == nil || v.cfg.Snapshotter != overlay {
 		return nil
@@ -72,7 +72,7 @@ func (v *Verifier) lookInto(ctx context.Context, item durable.Item, from source,
 		why = durable.CheckIndex(at.dir, index, false)
 	}
 	wrong := errors.Is(why, durable.ErrWrong)
-	if !wrong && v.items.Unsynced(item) { // it is right in memory, which says nothing
+	if !wrong && v.items.Unsynced(item) { // it is right in memory, which proves nothing
 		why = durable.ErrUnsynced
 	}
 	switch {

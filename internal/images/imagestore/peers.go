@@ -36,9 +36,9 @@ const (
 )
 
 var (
-	// errMoved says that somebody else has written the same blob meanwhile.
+	// errMoved means that another writer has written the same blob meanwhile.
 	errMoved = errors.New("another pull has written the same blob")
-	// errNoPeer says that a blob is left to the registry.
+	// errNoPeer means that a blob is left to the registry.
 	errNoPeer = errors.New("no peer has sent all of it")
 )
 

@@ -76,7 +76,7 @@ type pieces struct {
 // piece is a part of a blob.
 type piece struct {
 	buf    *[]byte
-	b      []byte // what has not been read of it
+	b      []byte // its unread bytes
 	err    error
 	done   chan struct{}
 	cancel context.CancelFunc
@@ -230,7 +230,7 @@ type part struct {
 	from, to, size int64
 }
 
-// errNoParts says that a registry has sent something else than the part that it was asked for.
+// errNoParts: a registry has sent something else than the part that it was asked for.
 var errNoParts = errors.New("the registry does not send parts of a blob")
 
 // ask adds the part of a context to a request for a blob, or for the place that the registry has

@@ -138,7 +138,7 @@ func (rp *repairer) checkLayer(ctx context.Context, item durable.Item, idle bool
 	return durable.Removed, nil
 }
 
-// errNoSource says that a layer cannot be made again: none of the blobs that images have for it is
+// errNoSource: a layer cannot be made again: none of the blobs that images have for it is
 // whole and is that layer.
 var errNoSource = errors.New("no image has the layer as a whole blob")
 
@@ -168,7 +168,7 @@ func isContent(err error) bool {
 	return errors.Is(err, errOtherLayer) || errdefs.IsInvalidArgument(err) || isCorrupt(err)
 }
 
-// errOtherLayer says that a blob is not the layer that a manifest claims it to be.
+// errOtherLayer: a blob is not the layer that a manifest claims it to be.
 var errOtherLayer = errors.New("it is another layer")
 
 // remakeFrom unpacks a layer again, beside the one that is there, and puts it in its place unless

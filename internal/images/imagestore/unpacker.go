@@ -94,7 +94,7 @@ func (s trusting) trust(ctx context.Context, chainID string) error {
 	return goneBelow(chainID, s.durability.Trust(ctx, s.name, chainID))
 }
 
-// errGoneBelow says that a layer was there when an image was looked at, and has gone since: it was
+// errGoneBelow: a layer was there when an image was looked at, and has gone since: it was
 // lost in an unclean boot, or collected because no image had all of its layers. If the image is
 // unpacked once more, it is made from its blob.
 var errGoneBelow = errors.New("a layer below has gone")

@@ -31,7 +31,7 @@ const (
 )
 
 // CopyOut copies directories of the image, each by its path into the directory that it has in dirs.
-// A link in a path is followed within the image only. ErrInvalidArgument says that they are too
+// A link in a path is followed within the image only. ErrInvalidArgument: they are too
 // large together.
 func (rd *Reader) CopyOut(ctx context.Context, r image.Root, dirs map[string]string) error {
 	return rd.view(ctx, r, func(root string) error { return copyOut(ctx, root, dirs) })

@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// longestWait is how long a registry is waited for that says when to come back. The pull fails
-	// if it says more, and the kubelet asks for it again after minutes.
+	// longestWait bounds the wait for a registry that names a time to come back. The pull fails
+	// if it names more, and the kubelet asks for it again after minutes.
 	longestWait = time.Minute
 	// mostWaits bounds how often it may say so to one request.
 	mostWaits = 5
 )
 
-// waiting is a transport that comes back when a registry says so: with 429 or 503 and Retry-After.
+// waiting is a transport that comes back if a registry asks for it: with 429 or 503 and Retry-After.
 // containerd's fetcher asks five times at once, by which the registry counts five more requests.
 type waiting struct{ http.RoundTripper }
 

@@ -52,7 +52,7 @@ func cosignTag(d digest.Digest) string { return d.Algorithm().String() + "-" + d
 // be.
 type errUnsigned struct{ why string }
 
-// Error says why.
+// Error gives the reason.
 func (e errUnsigned) Error() string { return e.why }
 
 // verifyCosign returns nil if the repository of an image has a signature of its digest by one of

@@ -18,7 +18,7 @@
 //     log and in [Guard.Problems], and lets nothing in, or everything, as it is configured. Without
 //     the last rule, or with a rule without a pattern, a file is not used, because it broke off.
 //   - Without a file nothing is asked and nothing is waited for.
-//   - Nothing is restored from a checkpoint in an image unless a rule says so. Without rules that
+//   - Nothing is restored from a checkpoint in an image unless a rule allows it. Without rules that
 //     can be used none does.
 //
 // # Never

@@ -60,7 +60,7 @@ type Guard struct {
 		sync.Mutex
 		file   string
 		open   bool
-		policy *Policy // nil: it cannot be used, and err says why
+		policy *Policy // nil: it cannot be used, because of err
 		err    error
 		read   time.Time // when
 		stamps []stamp   // of the files that were read
@@ -146,7 +146,7 @@ func (g *Guard) readLocked() {
 	}
 }
 
-// Broken says whether there is a file of rules, and whether it can be used. It looks at the file
+// Broken reports whether there is a file of rules, and whether it can be used. It looks at the file
 // again.
 func (g *Guard) Broken() (configured bool, err error) {
 	_, _, _ = g.rules()
@@ -189,7 +189,7 @@ func (g *Guard) decided(at string, r *Rule, err error) {
 	g.cfg.Decided(d)
 }
 
-// unchecked counts what was let in or kept out without rules.
+// unchecked counts the images that were let in or kept out without rules.
 func (g *Guard) unchecked(at string, err error) {
 	if g.cfg.Decided == nil {
 		return
@@ -201,7 +201,7 @@ func (g *Guard) unchecked(at string, err error) {
 	g.cfg.Decided(d)
 }
 
-// Refusal says that a rule does not let an image in. It is ErrPermissionDenied, and the error that
+// Refusal: a rule does not let an image in. It is ErrPermissionDenied, and the error that
 // CRI has for it if signatures are missing.
 type Refusal struct {
 	Image    string

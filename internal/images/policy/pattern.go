@@ -73,7 +73,7 @@ func (p *registryPattern) UnmarshalText(b []byte) (err error) {
 type repositoryPattern struct{ pattern }
 
 // UnmarshalText implements encoding.TextUnmarshaler. A pattern that can match no name as they are
-// compared is an error: a rule that says nothing is worse than none.
+// compared is an error: a rule without an effect is worse than none.
 func (p *repositoryPattern) UnmarshalText(b []byte) (err error) {
 	text := string(b)
 	registry, path, ok := strings.Cut(text, "/")

@@ -40,7 +40,7 @@ type Rule struct {
 // Signed reports whether the rule lets in no image without a signature.
 func (r *Rule) Signed() bool { return len(r.Keys) > 0 || r.VerifierDir != "" }
 
-// For says in words which namespaces and images the rule is for.
+// For describes in words the namespaces and images of the rule.
 func (r *Rule) For() string {
 	var what []string
 	for _, p := range r.registries {
@@ -116,7 +116,7 @@ func (p *Policy) find(namespace string, n name) *Rule {
 	return p.Rules[len(p.Rules)-1]
 }
 
-// Decide says which rule decides on an image that a pod of a namespace asks for, and how. namespace
+// Decide finds the rule that decides on an image that a pod of a namespace asks for, and how. namespace
 // is "" where the image is for no pod: rules for some namespaces are not for it.
 // ErrInvalidArgument: ref is not a reference.
 func (p *Policy) Decide(namespace, ref string) (Decision, error) {
@@ -138,7 +138,7 @@ func (p *Policy) decide(namespace string, n name) Decision {
 	return Decision{Rule: r, Allowed: true}
 }
 
-// to says to whom an image is refused, in words.
+// to names the pods to which an image is refused, in words.
 func to(namespace string) string {
 	if namespace == "" {
 		return " to whoever asks for no pod"

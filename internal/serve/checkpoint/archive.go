@@ -241,7 +241,7 @@ func (d dump) pack(ctx context.Context, w io.Writer) error {
 func addLog(ctx context.Context, out *tar.Writer, t pod.Target) error {
 	f, err := inroot.OpenLog(t.PodConfig.GetLogDirectory(), t.Config.GetLogPath())
 	if err != nil {
-		return nil // the log is not what the checkpoint is about
+		return nil // a checkpoint is complete without the log
 	}
 	defer f.Close()
 	return add(ctx, out, logFile, f)

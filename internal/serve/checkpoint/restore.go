@@ -112,7 +112,7 @@ func (r *Restorer) restorePod(ctx context.Context, req *runtimeapi.RestorePodReq
 		resp.RestoredContainers, err = r.containers(ctx, id, configs)
 	}
 	if err == nil {
-		err = ctx.Err() // the caller would not learn what was made
+		err = ctx.Err() // the caller would not learn what exists now
 	}
 	if err == nil {
 		err = r.unmark(key)

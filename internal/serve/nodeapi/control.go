@@ -14,7 +14,7 @@ import (
 	"berth/internal/images/image"
 )
 
-// Control answers berth.v1.Control, with what Node knows.
+// Control answers berth.v1.Control, with the knowledge of Node.
 type Control struct {
 	berthv1.UnsafeControlServer
 

@@ -71,7 +71,7 @@ func unmeasured(shares []image.Share, why string) []image.Share {
 	return shares
 }
 
-// addLog adds a log and what it was rotated to: the files whose names begin like its name.
+// addLog adds a log and its rotated files: those whose names begin like its name.
 func addLog(ctx context.Context, s *image.Share, path string) {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil || ctx.Err() != nil {
@@ -114,7 +114,7 @@ func (d *Disks) addDir(ctx context.Context, s *image.Share, dir string) {
 	})
 }
 
-// add adds a file with what it takes of the disk, which is less than its size if it has holes.
+// add adds a file with its share of the disk, which is less than its size if it has holes.
 func add(s *image.Share, e fs.DirEntry) {
 	st, err := e.Info()
 	if err != nil || !st.Mode().IsRegular() {

@@ -125,7 +125,7 @@ func (n *Node) VerifyImage(ctx context.Context, req *berthv1.VerifyImageRequest)
 	return &berthv1.VerifyImageResponse{Parts: parts}, err
 }
 
-// verify compares an image with what it was made from, and repairs it if repair is set.
+// verify compares an image with its sources, and repairs it if repair is set.
 func (n *Node) verify(ctx context.Context, ref string, repair bool) (parts []*berthv1.Part, err error) {
 	if err := n.Reach(ctx); err != nil {
 		return nil, fmt.Errorf("verify image %s: %w", ref, err)

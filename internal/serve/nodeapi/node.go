@@ -35,7 +35,7 @@ type Pods interface {
 	Ended() map[string]event.Exit
 }
 
-// Verifier compares an image with what it was made from, and repairs it if repair is set.
+// Verifier compares an image with its sources, and repairs it if repair is set.
 type Verifier interface {
 	Verify(ctx context.Context, name image.Name, repair bool) ([]image.Part, error)
 }
@@ -186,7 +186,7 @@ func (n *Node) UnderWay(ctx context.Context, req *berthv1.UnderWayRequest) (*ber
 	return resp, nil
 }
 
-// underWay returns what is under way of an object, in sentences, too.
+// underWay returns the operations of an object that are under way, in sentences, too.
 func (n *Node) underWay(of ops.Object) ([]ops.Operation, []string) {
 	list, _ := n.Ops.Snapshot()
 	if of != (ops.Object{}) {

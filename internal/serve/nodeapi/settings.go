@@ -41,7 +41,7 @@ func Settings(c *config.Config) *berthv1.Settings {
 		NriPlugins:       c.NRI.PluginDir != "",
 		NriTimeout:       time.Duration(c.NRI.RequestTimeout).String(),
 		TimelineMib:      count(c.Timeline.MaxMiB),
-		TimelineAge:      time.Duration(c.Timeline.MaxAge).String(),
+		TimelineAge:      config.TimelineAge.String(),
 		Audit:            c.Audit.File != "",
 		AuditOnError:     c.Audit.OnError,
 		AuditSessions:    c.Audit.Sessions != "",

@@ -30,7 +30,7 @@ type guests struct {
 	asked map[string]*answer // by container, while its shim is asked
 }
 
-// answer is what a shim says, once done is closed; nil if it has not answered in time.
+// answer is the reply of a shim, once done is closed; nil if it has not answered in time.
 type answer struct {
 	done chan struct{}
 	u    *usage
