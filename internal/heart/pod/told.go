@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -123,8 +124,8 @@ func (p *processes) kill(u *unit, send func() error) error {
 // insist does all that can be done for the end of the process of u, if it was told to end, and if
 // that is due. Waits for that end call it every second.
 func (p *processes) insist(ctx context.Context, u *unit) {
-	// A kill that comes after the settle finds a process that is not watched any more.
-	if p.ended(u) || u.evidence.hasEnded() && p.observe(u) == processGone {
+	// After the settle the process is not watched any more, or there was none that the kernel knows.
+	if p.ended(u) || u.evidence.hasEnded() && slices.Contains([]observedProcess{processGone, processUnknown}, p.observe(u)) {
 		u.told.forget()
 		return
 	}

@@ -134,6 +134,26 @@ func TestACallSaysWhatKeepsAProcessFromItsEnd(t *testing.T) {
 	})
 }
 
+// PROPERTIES 51: the end that a shim has reported is one, however long its release takes. A stop of
+// many pods without processes at once reported of each that SIGKILL had not ended its process.
+func TestASlowReleaseIsNoProcessThatLives(t *testing.T) {
+	for handler, slow := range map[string]string{world.Pinned: "end-shim", "vm": "delete-task", "": "delete-task"} {
+		synctest.Test(t, func(t *testing.T) {
+			told := make(notes, 1000)
+			b := start(t, world.Free(), state.Loaded{}, func(p *pod.Ports) { p.Observer = told })
+			p := b.pod("p1", handler)
+			b.Stall(slow, "", 100, 5*time.Second)
+			if err := b.StopPodSandbox(t.Context(), p); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(time.Minute)
+			if h := told.holds(); len(h) > 0 {
+				t.Errorf("handler %q, a slow %s: the timeline has %+v", handler, slow, h)
+			}
+		})
+	}
+}
+
 // PROPERTIES 51: nor does a call wait for ever for the end of a process in a virtual machine, of which
 // the shim alone knows; it is killed again meanwhile. Neither a shim that does not answer to that holds
 // up the call for longer.
