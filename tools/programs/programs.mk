@@ -14,13 +14,25 @@ PLUGINS := bridge loopback host-local portmap firewall
 programs: $(addprefix $(LIBEXEC)/,containerd-shim-runc-v2 runc pause berth-logger berth-exec berth-seccomp) $(addprefix $(CNI)/,$(PLUGINS))
 tools: programs $(LIBEXEC)/containerd ## Build the shim, runc, pause, berth-logger, berth-exec, berth-seccomp, the CNI plug-ins, and containerd for tests
 
-$(LIBEXEC)/containerd-shim-runc-v2: package := ./shim
-$(LIBEXEC)/containerd-shim-runc-v2: $(wildcard tools/programs/shim/*.go)
-$(LIBEXEC)/containerd:              package := github.com/containerd/containerd/v2/cmd/containerd
-$(LIBEXEC)/containerd-shim-runc-v2 $(LIBEXEC)/containerd: $(PINNED)
-	cd tools/programs && version=$$(go list -m -f '{{.Version}}' github.com/containerd/containerd/v2) && \
-	  go build -ldflags "$(STRIP) -X github.com/containerd/containerd/v2/version.Version=$$version" -o $@ $(package)
+$(LIBEXEC)/containerd: $(PINNED)
+	cd tools/programs && go build -ldflags "$(STRIP) $(VERSIONED)" -o $@ github.com/containerd/containerd/v2/cmd/containerd
 	@touch $@
+
+VERSIONED = -X github.com/containerd/containerd/v2/version.Version=$$(cd $(CURDIR)/tools/programs && \
+  go list -m -f '{{.Version}}' github.com/containerd/containerd/v2)
+
+# A trick (docs/tricks.md): containerd's shim collects its garbage every thirty seconds, whether or
+# not there is some. That line is changed, in a copy, so that it waits for ever: berth's shim does
+# so when there was something to do (tools/programs/shim/memory.go).
+TICK := for range time.Tick(30 \* time.Second) {
+$(LIBEXEC)/containerd-shim-runc-v2: copy := $(BUILD)/shim
+$(LIBEXEC)/containerd-shim-runc-v2: file := vendor/github.com/containerd/containerd/v2/pkg/shim/shim.go
+$(LIBEXEC)/containerd-shim-runc-v2: $(wildcard tools/programs/shim/*.go) $(PINNED) tools/programs/programs.mk
+	@rm -rf $(copy) && mkdir -p $(copy) && cp -r tools/programs/go.sum tools/programs/shim $(copy)
+	sed '/^tool (/,/^)/d' tools/programs/go.mod >$(copy)/go.mod && cd $(copy) && go mod vendor && grep -q '$(TICK)' $(file) && \
+	  sed -i 's/$(TICK)/for range (chan time.Time)(nil) {/' $(file) && \
+	  go build -mod=vendor -ldflags "$(STRIP) $(VERSIONED)" -o $@ ./shim
+	@rm -rf $(copy) && touch $@
 
 $(LIBEXEC)/runc: $(PINNED)
 	cd tools/programs && CGO_ENABLED=1 go build -tags 'seccomp netgo osusergo' \

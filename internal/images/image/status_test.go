@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 const oneTag = "docker.io/library/one:latest"
@@ -143,6 +144,25 @@ func TestUsageOfImagesAndOfContainersIsApart(t *testing.T) {
 		fs := s.FsInfo(t.Context())
 		if i, c := fs.ImageFilesystems[0].UsedBytes.Value, fs.ContainerFilesystems[0].UsedBytes.Value; i != 1 || c != 2 {
 			t.Errorf("images %d, containers %d", i, c)
+		}
+	})
+}
+
+// At rest it walked the writable layers of all containers twice a minute. PROPERTIES 80.
+func TestUsageThatNobodyAsksForIsSeldomMeasured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := service(t, newFake())
+		age := func(after time.Duration) time.Duration {
+			time.Sleep(after)
+			synctest.Wait()
+			return time.Since(time.Unix(0, s.FsInfo(t.Context()).GetImageFilesystems()[0].GetTimestamp()))
+		}
+		age(0)
+		if at := age(2 * restInterval); at <= usageInterval || at > restInterval+usageInterval {
+			t.Errorf("at rest it is %v old", at)
+		}
+		if at := age(usageInterval); at > usageInterval {
+			t.Errorf("it is %v old after a call", at)
 		}
 	})
 }

@@ -16,6 +16,10 @@ import (
 
 const (
 	usageInterval = 30 * time.Second
+	// askedFor is how long after a call another one is expected; while none is, usage is measured
+	// every restInterval. A kubelet asks every ten seconds.
+	askedFor     = time.Minute
+	restInterval = 5 * time.Minute
 	// firstUsage and slowestUsage are the waits as long as nothing could be measured.
 	firstUsage   = 20 * time.Millisecond
 	slowestUsage = time.Second
@@ -46,6 +50,7 @@ type meter struct {
 
 	mu    sync.RWMutex
 	usage Usage
+	asked time.Time // when a client has asked last
 }
 
 // sample measures usage until ctx ends.
@@ -55,9 +60,19 @@ func (m *meter) sample(ctx context.Context) {
 			break
 		}
 	}
-	for retry.Sleep(ctx.Done(), usageInterval) {
-		m.measure(ctx)
+	for last := time.Now(); retry.Sleep(ctx.Done(), usageInterval); {
+		if m.isAsked() || time.Since(last) >= restInterval {
+			last = time.Now()
+			m.measure(ctx)
+		}
 	}
+}
+
+// isAsked reports whether a client is expected to ask.
+func (m *meter) isAsked() bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return time.Since(m.asked) < askedFor
 }
 
 func (m *meter) isMeasured() bool {
@@ -89,8 +104,9 @@ func (m *meter) measure(ctx context.Context) {
 
 // Measured returns the last measurement; ok is false before the first.
 func (m *meter) Measured() (u Usage, ok bool) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.asked = time.Now()
 	return m.usage, m.isMeasured()
 }
 
@@ -112,9 +128,7 @@ func (m *meter) FsInfo(ctx context.Context) *runtimeapi.ImageFsInfoResponse {
 	case <-ctx.Done():
 		return &runtimeapi.ImageFsInfoResponse{}
 	}
-	m.mu.RLock()
-	u := m.usage
-	m.mu.RUnlock()
+	u, _ := m.Measured()
 	of := func(used Space) []*runtimeapi.FilesystemUsage {
 		return []*runtimeapi.FilesystemUsage{{
 			Timestamp:  u.At.UnixNano(),
