@@ -16,7 +16,7 @@
 // observations are printed as a table, and docs/clusters.md explains them.
 //
 // TestKubernetesSuite runs Kubernetes' own end-to-end tests on such a cluster, with `make
-// test-conformance` alone: they take hours.
+// test-conformance` alone: they take hours. docs/conformance.md has the result of the last run.
 //
 // They need root, and programs that `make test-cluster` builds within minutes before it runs them.
 // Archives of images that they build stay in build/cluster.
