@@ -109,8 +109,8 @@ func begins(pipe *os.File, magic string) bool {
 	return err == nil && string(b) == magic
 }
 
-// newIgzip starts igzip, which reads in and writes to a pipe. It has no privilege, opens nothing but
-// what a program of the host needs to start, and ends with this process.
+// newIgzip starts igzip, which reads in and writes to a pipe. It has no privilege, opens nothing
+// but what a program of the host needs to start, and ends with this process.
 func newIgzip(path string, in *os.File) (*igzip, error) {
 	out, to, err := os.Pipe()
 	if err != nil {

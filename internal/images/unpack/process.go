@@ -274,8 +274,8 @@ func (r request) apply(ctx context.Context, layer io.Reader) (_ answer, err erro
 	return answer{Digest: digester.Digest().String(), Size: plain.n}, nil
 }
 
-// decompressed returns the tar of a layer. It need not be closed: it may be read ahead still, and the
-// process ends.
+// decompressed returns the tar of a layer. It need not be closed: it may be read ahead still, and
+// the process ends.
 func (r request) decompressed(ctx context.Context, layer io.Reader) (io.Reader, error) {
 	if r.igzip != nil {
 		return r.igzip, nil
