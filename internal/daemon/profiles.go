@@ -11,7 +11,9 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/base/event"
 	"berth/internal/base/wholefile"
 	"berth/internal/host/spec"
 	"berth/internal/images/image"
@@ -26,10 +28,13 @@ const (
 	maxProfileRules = 128
 )
 
+// profilesIn returns the directory of the security profiles.
+func profilesIn(root string) string { return filepath.Join(root, "profiles") }
+
 // openProfiles opens the store of security profiles, which pulls them.
 func openProfiles(b base, stored *imagestore.Store, guard *policy.Guard) *image.Profiles {
 	p := image.OpenProfiles(image.ProfileConfig{
-		Dir:      filepath.Join(b.cfg.Root, "profiles"),
+		Dir:      profilesIn(b.cfg.Root),
 		MaxBytes: maxProfileBytes,
 		Check:    func(profile []byte) error { return spec.CheckPulled(profile, maxProfileRules) },
 		Registry: stored.RegistryAs,
@@ -45,6 +50,39 @@ func openProfiles(b base, stored *imagestore.Store, guard *policy.Guard) *image.
 	})
 	b.undo.add(func() error { p.Close(); return nil })
 	return p
+}
+
+// knownProfiles are the security profiles, whose pulls and removals are in the history. A pull that
+// asked no registry is not: a kubelet makes it before each start of a pod.
+type knownProfiles struct {
+	*image.Profiles
+	core *Core
+}
+
+// Pull implements cri.Profiles.
+func (k knownProfiles) Pull(ctx context.Context, ref string, auth *runtimeapi.AuthConfig, who image.Caller) (cached bool, err error) {
+	began := time.Now()
+	cached, err = k.Profiles.Pull(ctx, ref, auth, who)
+	switch {
+	case err != nil:
+		k.note(who, event.ProfileNotPulled{Profile: ref, Took: time.Since(began), Err: err.Error()})
+	case !cached:
+		k.note(who, event.ProfilePulled{Profile: ref, Took: time.Since(began)})
+	}
+	return cached, err
+}
+
+func (k knownProfiles) note(who image.Caller, e event.Event) {
+	k.core.obs.Note(podCalled(k.core.Pods, who.Name), e)
+}
+
+// Remove implements cri.Profiles.
+func (k knownProfiles) Remove(ctx context.Context, digest string) error {
+	removed, err := k.Profiles.Remove(digest)
+	if removed {
+		k.core.obs.Note("", event.ProfileRemoved{By: event.ClientOf(ctx), Profile: digest})
+	}
+	return err
 }
 
 // mostProofs is how many proofs are remembered; a node has few pairs of profiles.

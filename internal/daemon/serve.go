@@ -67,11 +67,15 @@ func (s *serving) openCRI(w wings) {
 		Recorder:     w.heart.core.Recorder,
 		ImageService: w.images.service,
 		Verifier:     w.images.stored,
-		Disks:        &nodeapi.Disks{Dirs: []string{w.cfg.Root, w.cfg.State}, Without: filepath.Join(w.cfg.Root, "containerd")},
-		Settings:     nodeapi.Settings(&w.cfg),
-		NamesOf:      (&asked{w.heart.core.Pods}).names,
-		Exact:        w.host.kernel.Exact(),
-		Reach:        w.containerd.reach,
+		Profiles:     w.images.profiles,
+		Disks: &nodeapi.Disks{
+			Dirs:    []string{w.cfg.Root, w.cfg.State},
+			Without: []string{filepath.Join(w.cfg.Root, "containerd"), profilesIn(w.cfg.Root)},
+		},
+		Settings: nodeapi.Settings(&w.cfg),
+		NamesOf:  (&asked{w.heart.core.Pods}).names,
+		Exact:    w.host.kernel.Exact(),
+		Reach:    w.containerd.reach,
 	}
 	health := newHealth(w, s.node.Disks)
 	w.metrics.ReadNode(observe.Node{
@@ -95,7 +99,7 @@ func (s *serving) openCRI(w wings) {
 		},
 		&cri.Image{
 			Images:   known{w.images.service, w.containerd, w.heart.core},
-			Profiles: w.images.profiles,
+			Profiles: knownProfiles{w.images.profiles, w.heart.core},
 			Handlers: w.host.snapshotters(),
 		},
 		w.log.Logger,

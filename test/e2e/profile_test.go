@@ -11,45 +11,15 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	berthv1 "berth/api/berth/v1"
 	"berth/internal/base/cri138"
 	"berth/test/node"
-	"berth/test/testimage"
 	"berth/test/testimage/testregistry"
 )
-
-// newCall calls a method that is new in CRI 1.38.
-func newCall(t *testing.T, n *node.Node, method string, req, resp proto.Message) error {
-	t.Helper()
-	conn, err := grpc.NewClient("unix://"+n.Dir+"/berth.sock", grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	return conn.Invoke(t.Context(), "/runtime.v1.ImageService/"+method, req, resp)
-}
-
-// pushProfile pushes a seccomp profile, and returns its reference with a digest.
-func pushProfile(t *testing.T, reg *testregistry.Registry, body string) string {
-	t.Helper()
-	const kind = "application/vnd.cncf.seccomp-profile.config.v1+json"
-	a, err := testimage.Artifact(testimage.ArtifactConfig{Type: kind, ConfigType: kind}, testimage.Blob{MediaType: "application/json", Body: []byte(body)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	d, err := a.Digest()
-	if err != nil {
-		t.Fatal(err)
-	}
-	name, _, _ := strings.Cut(reg.Push("team/profile:1", a), ":1")
-	return name + "@" + d.String()
-}
 
 // PROPERTIES 69: a pod has a profile from a registry, together with a base: the OCI runtime makes the
 // container with both, and berth-exec and the OCI runtime the processes of exec. It is pulled once,
@@ -58,7 +28,7 @@ func pushProfile(t *testing.T, reg *testregistry.Registry, body string) string {
 func TestAPulledProfileConfines(t *testing.T) {
 	n := joining(t, false)
 	reg := testregistry.Start(t)
-	ref := pushProfile(t, reg, `{"defaultAction":"SCMP_ACT_ALLOW","architectures":["SCMP_ARCH_X86_64","SCMP_ARCH_X86","SCMP_ARCH_X32"],
+	ref := reg.PushProfile("team/profile:1", `{"defaultAction":"SCMP_ACT_ALLOW","architectures":["SCMP_ARCH_X86_64","SCMP_ARCH_X86","SCMP_ARCH_X32"],
 		"syscalls":[{"names":["chmod","fchmodat","fchmodat2","fchmod"],"action":"SCMP_ACT_ERRNO","errnoRet":13}]}`)
 	base := filepath.Join(n.Dir, "base.json")
 	if err := os.WriteFile(base, []byte(`{"defaultAction":"SCMP_ACT_ALLOW","architectures":["SCMP_ARCH_X86_64","SCMP_ARCH_X86","SCMP_ARCH_X32"],
@@ -85,7 +55,7 @@ func TestAPulledProfileConfines(t *testing.T) {
 	pull := func(want bool) {
 		t.Helper()
 		var resp cri138.PullSecurityProfileResponse
-		err := newCall(t, n, "PullSecurityProfile", &cri138.PullSecurityProfileRequest{
+		err := n.ImageCall("PullSecurityProfile", &cri138.PullSecurityProfileRequest{
 			Image:         &runtimeapi.ImageSpec{Image: ref, UserSpecifiedImage: ref},
 			SandboxConfig: cfg,
 			ProfileKind:   cri138.SecurityProfileKind_Seccomp,
@@ -100,13 +70,21 @@ func TestAPulledProfileConfines(t *testing.T) {
 	list := func() (all []*cri138.SecurityProfileInfo) {
 		t.Helper()
 		var resp cri138.ListSecurityProfilesResponse
-		if err := newCall(t, n, "ListSecurityProfiles", &cri138.ListSecurityProfilesRequest{}, &resp); err != nil {
+		if err := n.ImageCall("ListSecurityProfiles", &cri138.ListSecurityProfilesRequest{}, &resp); err != nil {
 			t.Fatal(err)
 		}
 		return resp.GetProfiles()
 	}
 	if got := list(); len(got) != 1 || !slices.Equal(got[0].GetRefs(), []string{ref}) || got[0].GetSize() == 0 {
 		t.Fatalf("kept are %v", got)
+	}
+	shown, err := n.Client.Node.Images(t.Context(), &berthv1.ImagesRequest{})
+	if err != nil || len(shown.GetProfiles()) != 1 || shown.GetProfiles()[0].GetRefs()[0] != ref {
+		t.Errorf("berth images verify finds %v, %v", shown.GetProfiles(), err)
+	}
+	disk, err := n.Client.Node.Disk(t.Context(), &berthv1.DiskRequest{})
+	if err != nil || !slices.ContainsFunc(disk.GetShares(), func(s *berthv1.Share) bool { return s.GetWhat() == "profiles" && s.GetCount() == 1 && s.GetBytes() > 0 }) {
+		t.Errorf("the disk has %v, %v", disk, err)
 	}
 	images, err := n.ListImages(t.Context(), &runtimeapi.ListImagesRequest{})
 	if err != nil || strings.Contains(images.String(), "team/profile") {
@@ -140,6 +118,14 @@ func TestAPulledProfileConfines(t *testing.T) {
 			t.Errorf("%s: \n%q\nwant\n%q", name, got, wants[name])
 		}
 	}
+	st, err := n.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: ids["local"], Verbose: true})
+	if err != nil || !strings.Contains(st.GetInfo()["info"], ref) {
+		t.Errorf("inspect does not name it: %v, %v", st, err)
+	}
+	told, err := n.Client.Node.Timeline(t.Context(), &berthv1.TimelineRequest{Id: pod})
+	if err != nil || strings.Count(told.String(), ref) < 3 { // pulled, and in each of two containers
+		t.Errorf("the timeline does not name it: %v, %v", told, err)
+	}
 	before := executed(t, n, "helper", "")
 	check("at first")
 	if executed(t, n, "helper", "") == before {
@@ -148,6 +134,23 @@ func TestAPulledProfileConfines(t *testing.T) {
 
 	n.Berth.Kill(syscall.SIGKILL)
 	n.StartBerth()
+	file := filepath.Join(n.Dir, "lib/profiles", strings.TrimPrefix(list()[0].GetDigest(), "sha256:")+".json")
+	if err := os.Truncate(file, 100); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"wrong", "repaired", "whole"} {
+		var parts []*berthv1.Part
+		if want == "repaired" {
+			resp, failed := n.Client.Control.RepairImage(t.Context(), &berthv1.RepairImageRequest{Image: ref})
+			parts, err = resp.GetParts(), failed
+		} else {
+			resp, failed := n.Client.Node.VerifyImage(t.Context(), &berthv1.VerifyImageRequest{Image: ref})
+			parts, err = resp.GetParts(), failed
+		}
+		if err != nil || len(parts) != 1 || parts[0].GetKind() != "profile" || parts[0].GetOutcome() != want {
+			t.Errorf("it is %v, %v, want %s", parts, err, want)
+		}
+	}
 	pull(true)
 	if got := len(reg.Requests()); got != asked {
 		t.Errorf("the registry was asked %d times, and then %d times", asked, got)
@@ -156,7 +159,7 @@ func TestAPulledProfileConfines(t *testing.T) {
 		t.Errorf("after a restart: %v", err)
 	}
 	for range 2 {
-		if err := newCall(t, n, "RemoveSecurityProfile", &cri138.RemoveSecurityProfileRequest{Digest: list0(list())}, &cri138.RemoveSecurityProfileResponse{}); err != nil {
+		if err := n.ImageCall("RemoveSecurityProfile", &cri138.RemoveSecurityProfileRequest{Digest: list0(list())}, &cri138.RemoveSecurityProfileResponse{}); err != nil {
 			t.Error(err)
 		}
 	}

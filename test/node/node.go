@@ -18,6 +18,9 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"github.com/vishvananda/netlink"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/api/client"
@@ -251,6 +254,17 @@ func (n *Node) Connected() bool {
 		n.t.Fatal(err)
 	}
 	return st.GetStatus().GetConditions()[0].GetStatus()
+}
+
+// ImageCall calls a method of CRI's image service that the client has not: one of Kubernetes 1.38.
+func (n *Node) ImageCall(method string, req, resp proto.Message) error {
+	n.t.Helper()
+	conn, err := grpc.NewClient("unix://"+n.Dir+"/berth.sock", grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer conn.Close()
+	return conn.Invoke(n.t.Context(), "/runtime.v1.ImageService/"+method, req, resp)
 }
 
 // ServeBerth starts berth and waits for its ready line.

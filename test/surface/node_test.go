@@ -78,7 +78,7 @@ func newNode(t *testing.T) *node {
 		Timeout:  time.Minute,
 		Logger:   slog.New(slog.DiscardHandler),
 	})
-	n := &node{t: t, berth: b, images: &cri.Image{Images: service, Profiles: profiles, Handlers: map[string]string{"runc": ""}}}
+	n := &node{t: t, berth: b, images: &cri.Image{Images: service, Profiles: knownProfiles{profiles}, Handlers: map[string]string{"runc": ""}}}
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -243,6 +243,14 @@ func (noProcesses) DeleteExec(context.Context, stream.Key) error     { return er
 func (noProcesses) CloseExecStdin(context.Context, stream.Key) error { return errdefs.ErrNotFound }
 func (noProcesses) ResizeExec(context.Context, stream.Key, uint16, uint16) error {
 	return errdefs.ErrNotFound
+}
+
+// knownProfiles are profiles without a history.
+type knownProfiles struct{ *image.Profiles }
+
+func (p knownProfiles) Remove(_ context.Context, digest string) error {
+	_, err := p.Profiles.Remove(digest)
+	return err
 }
 
 // noRegistry is a registry that is away.

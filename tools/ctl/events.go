@@ -24,7 +24,7 @@ var turns = []string{
 	"SandboxReady", "SandboxNotMade", "ContainerCreated", "ContainerNotMade", "ContainerRunning", "StartFailed", "StopRequested",
 	"ExitSettled", "ExitCorrected", "CodesDiffer", "ExitRecalled", "ContainerCrashed", "OOMKillSurvived", "ShimDied",
 	"RemovalRequested", "Removed",
-	"ImagePulled", "ImageNotPulled", "ImageRefused", "AccessBegan", "AccessRefused",
+	"ImagePulled", "ImageNotPulled", "ImageRefused", "ProfilePulled", "ProfileNotPulled", "AccessBegan", "AccessRefused",
 	"BerthStarted", "BerthStopped", "MachineShutDown", "ContainerdLost", "EntriesLost",
 }
 

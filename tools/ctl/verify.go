@@ -8,7 +8,6 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	berthv1 "berth/api/berth/v1"
 	"berth/api/client"
@@ -45,19 +44,22 @@ func verifyCommand(svc *service, pr *printer) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "verify [IMAGE]...",
 		Short:             "Compare the files of images with what they were made from",
-		Long:              "Compare the blobs of images with their digests, and each file of their layers with the index that was\nwritten when the layer was unpacked. Without an image, all images are verified.",
+		Long:              "Compare the blobs of images with their digests, and each file of their layers with the index that was\nwritten when the layer was unpacked. Without an image, all images are verified, and the seccomp profiles\nfrom registries; such a profile is named by its reference or digest.",
 		ValidArgsFunction: svc.complete(images),
 	}
-	cmd.Flags().BoolVar(&repair, "repair", false, "unpack wrong layers again from what is on this node, and remove wrong blobs")
+	cmd.Flags().BoolVar(&repair, "repair", false, "unpack wrong layers again from what is on this node, write wrong profiles again, and remove wrong blobs")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			if len(args) == 0 {
-				list, err := c.ListImages(ctx, &runtimeapi.ListImagesRequest{})
+				list, err := c.Node.Images(ctx, &berthv1.ImagesRequest{})
 				if err != nil {
 					return err
 				}
 				for _, i := range list.GetImages() {
 					args = append(args, append(append(i.GetRepoTags(), i.GetRepoDigests()...), i.GetId())[0])
+				}
+				for _, p := range list.GetProfiles() {
+					args = append(args, append(p.GetRefs(), p.GetDigest())[0])
 				}
 			}
 			var all []verified

@@ -171,6 +171,10 @@ func (d *drawing) note(l *life, n entry) {
 		d.pulled(l, e.Image, n.at, e.Took, "")
 	case event.ImageNotPulled:
 		d.pulled(l, e.Image, n.at, e.Took, e.Err)
+	case event.ProfilePulled:
+		d.pulled(l, e.Profile, n.at, e.Took, "")
+	case event.ProfileNotPulled:
+		d.pulled(l, e.Profile, n.at, e.Took, e.Err)
 	case event.ExitSettled:
 		d.end(l, e.Exit, n.at)
 	case event.ExitCorrected:

@@ -2302,7 +2302,9 @@ func (*ImagesRequest) Descriptor() ([]byte, []int) {
 type ImagesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The image that has been on the node for longest first.
-	Images        []*Image `protobuf:"bytes,1,rep,name=images,proto3" json:"images,omitempty"`
+	Images []*Image `protobuf:"bytes,1,rep,name=images,proto3" json:"images,omitempty"`
+	// They are not images, and their user pulls and removes them.
+	Profiles      []*Profile `protobuf:"bytes,2,rep,name=profiles,proto3" json:"profiles,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2344,6 +2346,76 @@ func (x *ImagesResponse) GetImages() []*Image {
 	return nil
 }
 
+func (x *ImagesResponse) GetProfiles() []*Profile {
+	if x != nil {
+		return x.Profiles
+	}
+	return nil
+}
+
+// Profile is a seccomp profile from a registry.
+type Profile struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Digest string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	// The references that it was pulled by.
+	Refs []string `protobuf:"bytes,2,rep,name=refs,proto3" json:"refs,omitempty"`
+	// Bytes on this node.
+	Size          int64 `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Profile) Reset() {
+	*x = Profile{}
+	mi := &file_berth_v1_node_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Profile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Profile) ProtoMessage() {}
+
+func (x *Profile) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_v1_node_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Profile.ProtoReflect.Descriptor instead.
+func (*Profile) Descriptor() ([]byte, []int) {
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *Profile) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *Profile) GetRefs() []string {
+	if x != nil {
+		return x.Refs
+	}
+	return nil
+}
+
+func (x *Profile) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
 type Image struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	Id          string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -2372,7 +2444,7 @@ type Image struct {
 
 func (x *Image) Reset() {
 	*x = Image{}
-	mi := &file_berth_v1_node_proto_msgTypes[27]
+	mi := &file_berth_v1_node_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2384,7 +2456,7 @@ func (x *Image) String() string {
 func (*Image) ProtoMessage() {}
 
 func (x *Image) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[27]
+	mi := &file_berth_v1_node_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2397,7 +2469,7 @@ func (x *Image) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Image.ProtoReflect.Descriptor instead.
 func (*Image) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{27}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Image) GetId() string {
@@ -2492,7 +2564,7 @@ type TransfersRequest struct {
 
 func (x *TransfersRequest) Reset() {
 	*x = TransfersRequest{}
-	mi := &file_berth_v1_node_proto_msgTypes[28]
+	mi := &file_berth_v1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2504,7 +2576,7 @@ func (x *TransfersRequest) String() string {
 func (*TransfersRequest) ProtoMessage() {}
 
 func (x *TransfersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[28]
+	mi := &file_berth_v1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2517,7 +2589,7 @@ func (x *TransfersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransfersRequest.ProtoReflect.Descriptor instead.
 func (*TransfersRequest) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{28}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{29}
 }
 
 type TransfersResponse struct {
@@ -2529,7 +2601,7 @@ type TransfersResponse struct {
 
 func (x *TransfersResponse) Reset() {
 	*x = TransfersResponse{}
-	mi := &file_berth_v1_node_proto_msgTypes[29]
+	mi := &file_berth_v1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2541,7 +2613,7 @@ func (x *TransfersResponse) String() string {
 func (*TransfersResponse) ProtoMessage() {}
 
 func (x *TransfersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[29]
+	mi := &file_berth_v1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2554,7 +2626,7 @@ func (x *TransfersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransfersResponse.ProtoReflect.Descriptor instead.
 func (*TransfersResponse) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{29}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *TransfersResponse) GetTransfers() []*Transfer {
@@ -2596,7 +2668,7 @@ type Transfer struct {
 
 func (x *Transfer) Reset() {
 	*x = Transfer{}
-	mi := &file_berth_v1_node_proto_msgTypes[30]
+	mi := &file_berth_v1_node_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2608,7 +2680,7 @@ func (x *Transfer) String() string {
 func (*Transfer) ProtoMessage() {}
 
 func (x *Transfer) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[30]
+	mi := &file_berth_v1_node_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2621,7 +2693,7 @@ func (x *Transfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
 func (*Transfer) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{30}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Transfer) GetImage() string {
@@ -2731,7 +2803,7 @@ type PullProgressRequest struct {
 
 func (x *PullProgressRequest) Reset() {
 	*x = PullProgressRequest{}
-	mi := &file_berth_v1_node_proto_msgTypes[31]
+	mi := &file_berth_v1_node_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2743,7 +2815,7 @@ func (x *PullProgressRequest) String() string {
 func (*PullProgressRequest) ProtoMessage() {}
 
 func (x *PullProgressRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[31]
+	mi := &file_berth_v1_node_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2756,7 +2828,7 @@ func (x *PullProgressRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullProgressRequest.ProtoReflect.Descriptor instead.
 func (*PullProgressRequest) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{31}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PullProgressRequest) GetImage() string {
@@ -2776,7 +2848,7 @@ type PullProgressResponse struct {
 
 func (x *PullProgressResponse) Reset() {
 	*x = PullProgressResponse{}
-	mi := &file_berth_v1_node_proto_msgTypes[32]
+	mi := &file_berth_v1_node_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2788,7 +2860,7 @@ func (x *PullProgressResponse) String() string {
 func (*PullProgressResponse) ProtoMessage() {}
 
 func (x *PullProgressResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[32]
+	mi := &file_berth_v1_node_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2801,7 +2873,7 @@ func (x *PullProgressResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullProgressResponse.ProtoReflect.Descriptor instead.
 func (*PullProgressResponse) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{32}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *PullProgressResponse) GetProgress() *Progress {
@@ -2821,7 +2893,7 @@ type ImportProgressRequest struct {
 
 func (x *ImportProgressRequest) Reset() {
 	*x = ImportProgressRequest{}
-	mi := &file_berth_v1_node_proto_msgTypes[33]
+	mi := &file_berth_v1_node_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2833,7 +2905,7 @@ func (x *ImportProgressRequest) String() string {
 func (*ImportProgressRequest) ProtoMessage() {}
 
 func (x *ImportProgressRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[33]
+	mi := &file_berth_v1_node_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2846,7 +2918,7 @@ func (x *ImportProgressRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportProgressRequest.ProtoReflect.Descriptor instead.
 func (*ImportProgressRequest) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{33}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ImportProgressRequest) GetPath() string {
@@ -2866,7 +2938,7 @@ type ImportProgressResponse struct {
 
 func (x *ImportProgressResponse) Reset() {
 	*x = ImportProgressResponse{}
-	mi := &file_berth_v1_node_proto_msgTypes[34]
+	mi := &file_berth_v1_node_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2878,7 +2950,7 @@ func (x *ImportProgressResponse) String() string {
 func (*ImportProgressResponse) ProtoMessage() {}
 
 func (x *ImportProgressResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[34]
+	mi := &file_berth_v1_node_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2891,7 +2963,7 @@ func (x *ImportProgressResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportProgressResponse.ProtoReflect.Descriptor instead.
 func (*ImportProgressResponse) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{34}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ImportProgressResponse) GetProgress() *Progress {
@@ -2916,7 +2988,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_berth_v1_node_proto_msgTypes[35]
+	mi := &file_berth_v1_node_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2928,7 +3000,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[35]
+	mi := &file_berth_v1_node_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2941,7 +3013,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{35}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Progress) GetTotal() int64 {
@@ -2980,7 +3052,7 @@ type DiskRequest struct {
 
 func (x *DiskRequest) Reset() {
 	*x = DiskRequest{}
-	mi := &file_berth_v1_node_proto_msgTypes[36]
+	mi := &file_berth_v1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2992,7 +3064,7 @@ func (x *DiskRequest) String() string {
 func (*DiskRequest) ProtoMessage() {}
 
 func (x *DiskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[36]
+	mi := &file_berth_v1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3005,7 +3077,7 @@ func (x *DiskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiskRequest.ProtoReflect.Descriptor instead.
 func (*DiskRequest) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{36}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{37}
 }
 
 type DiskResponse struct {
@@ -3022,7 +3094,7 @@ type DiskResponse struct {
 
 func (x *DiskResponse) Reset() {
 	*x = DiskResponse{}
-	mi := &file_berth_v1_node_proto_msgTypes[37]
+	mi := &file_berth_v1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3034,7 +3106,7 @@ func (x *DiskResponse) String() string {
 func (*DiskResponse) ProtoMessage() {}
 
 func (x *DiskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[37]
+	mi := &file_berth_v1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3047,7 +3119,7 @@ func (x *DiskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiskResponse.ProtoReflect.Descriptor instead.
 func (*DiskResponse) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{37}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *DiskResponse) GetPath() string {
@@ -3095,7 +3167,7 @@ type Share struct {
 
 func (x *Share) Reset() {
 	*x = Share{}
-	mi := &file_berth_v1_node_proto_msgTypes[38]
+	mi := &file_berth_v1_node_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3107,7 +3179,7 @@ func (x *Share) String() string {
 func (*Share) ProtoMessage() {}
 
 func (x *Share) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[38]
+	mi := &file_berth_v1_node_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3120,7 +3192,7 @@ func (x *Share) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Share.ProtoReflect.Descriptor instead.
 func (*Share) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{38}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Share) GetWhat() string {
@@ -3174,7 +3246,7 @@ type VerifyImageRequest struct {
 
 func (x *VerifyImageRequest) Reset() {
 	*x = VerifyImageRequest{}
-	mi := &file_berth_v1_node_proto_msgTypes[39]
+	mi := &file_berth_v1_node_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3186,7 +3258,7 @@ func (x *VerifyImageRequest) String() string {
 func (*VerifyImageRequest) ProtoMessage() {}
 
 func (x *VerifyImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[39]
+	mi := &file_berth_v1_node_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3199,7 +3271,7 @@ func (x *VerifyImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyImageRequest.ProtoReflect.Descriptor instead.
 func (*VerifyImageRequest) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{39}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *VerifyImageRequest) GetImage() string {
@@ -3218,7 +3290,7 @@ type VerifyImageResponse struct {
 
 func (x *VerifyImageResponse) Reset() {
 	*x = VerifyImageResponse{}
-	mi := &file_berth_v1_node_proto_msgTypes[40]
+	mi := &file_berth_v1_node_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3230,7 +3302,7 @@ func (x *VerifyImageResponse) String() string {
 func (*VerifyImageResponse) ProtoMessage() {}
 
 func (x *VerifyImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[40]
+	mi := &file_berth_v1_node_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3243,7 +3315,7 @@ func (x *VerifyImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyImageResponse.ProtoReflect.Descriptor instead.
 func (*VerifyImageResponse) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{40}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *VerifyImageResponse) GetParts() []*Part {
@@ -3256,9 +3328,9 @@ func (x *VerifyImageResponse) GetParts() []*Part {
 // Part is the result for one blob or layer.
 type Part struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// layer or blob.
+	// layer, blob or profile.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// The chain ID of a layer, the digest of a blob.
+	// The chain ID of a layer, the digest of a blob or profile.
 	Id string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
 	// whole, wrong, repaired, removed, missing or unknown. The blob of a layer that is unpacked may
 	// be missing.
@@ -3270,7 +3342,7 @@ type Part struct {
 
 func (x *Part) Reset() {
 	*x = Part{}
-	mi := &file_berth_v1_node_proto_msgTypes[41]
+	mi := &file_berth_v1_node_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3282,7 +3354,7 @@ func (x *Part) String() string {
 func (*Part) ProtoMessage() {}
 
 func (x *Part) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_v1_node_proto_msgTypes[41]
+	mi := &file_berth_v1_node_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3295,7 +3367,7 @@ func (x *Part) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Part.ProtoReflect.Descriptor instead.
 func (*Part) Descriptor() ([]byte, []int) {
-	return file_berth_v1_node_proto_rawDescGZIP(), []int{41}
+	return file_berth_v1_node_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Part) GetKind() string {
@@ -3537,9 +3609,14 @@ const file_berth_v1_node_proto_rawDesc = "" +
 	"configBody\x12\x1b\n" +
 	"\tbase_spec\x18\b \x01(\bR\bbaseSpec\x12#\n" +
 	"\rsandbox_image\x18\t \x01(\bR\fsandboxImage\"\x0f\n" +
-	"\rImagesRequest\"9\n" +
+	"\rImagesRequest\"h\n" +
 	"\x0eImagesResponse\x12'\n" +
-	"\x06images\x18\x01 \x03(\v2\x0f.berth.v1.ImageR\x06images\"\xc9\x02\n" +
+	"\x06images\x18\x01 \x03(\v2\x0f.berth.v1.ImageR\x06images\x12-\n" +
+	"\bprofiles\x18\x02 \x03(\v2\x11.berth.v1.ProfileR\bprofiles\"I\n" +
+	"\aProfile\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x12\n" +
+	"\x04refs\x18\x02 \x03(\tR\x04refs\x12\x12\n" +
+	"\x04size\x18\x03 \x01(\x03R\x04size\"\xc9\x02\n" +
 	"\x05Image\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1b\n" +
 	"\trepo_tags\x18\x02 \x03(\tR\brepoTags\x12!\n" +
@@ -3638,7 +3715,7 @@ func file_berth_v1_node_proto_rawDescGZIP() []byte {
 	return file_berth_v1_node_proto_rawDescData
 }
 
-var file_berth_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_berth_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
 var file_berth_v1_node_proto_goTypes = []any{
 	(*VersionRequest)(nil),         // 0: berth.v1.VersionRequest
 	(*VersionResponse)(nil),        // 1: berth.v1.VersionResponse
@@ -3667,93 +3744,95 @@ var file_berth_v1_node_proto_goTypes = []any{
 	(*RuntimeHandler)(nil),         // 24: berth.v1.RuntimeHandler
 	(*ImagesRequest)(nil),          // 25: berth.v1.ImagesRequest
 	(*ImagesResponse)(nil),         // 26: berth.v1.ImagesResponse
-	(*Image)(nil),                  // 27: berth.v1.Image
-	(*TransfersRequest)(nil),       // 28: berth.v1.TransfersRequest
-	(*TransfersResponse)(nil),      // 29: berth.v1.TransfersResponse
-	(*Transfer)(nil),               // 30: berth.v1.Transfer
-	(*PullProgressRequest)(nil),    // 31: berth.v1.PullProgressRequest
-	(*PullProgressResponse)(nil),   // 32: berth.v1.PullProgressResponse
-	(*ImportProgressRequest)(nil),  // 33: berth.v1.ImportProgressRequest
-	(*ImportProgressResponse)(nil), // 34: berth.v1.ImportProgressResponse
-	(*Progress)(nil),               // 35: berth.v1.Progress
-	(*DiskRequest)(nil),            // 36: berth.v1.DiskRequest
-	(*DiskResponse)(nil),           // 37: berth.v1.DiskResponse
-	(*Share)(nil),                  // 38: berth.v1.Share
-	(*VerifyImageRequest)(nil),     // 39: berth.v1.VerifyImageRequest
-	(*VerifyImageResponse)(nil),    // 40: berth.v1.VerifyImageResponse
-	(*Part)(nil),                   // 41: berth.v1.Part
-	nil,                            // 42: berth.v1.EndedResponse.ExitsEntry
-	(*timestamppb.Timestamp)(nil),  // 43: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 44: google.protobuf.Duration
+	(*Profile)(nil),                // 27: berth.v1.Profile
+	(*Image)(nil),                  // 28: berth.v1.Image
+	(*TransfersRequest)(nil),       // 29: berth.v1.TransfersRequest
+	(*TransfersResponse)(nil),      // 30: berth.v1.TransfersResponse
+	(*Transfer)(nil),               // 31: berth.v1.Transfer
+	(*PullProgressRequest)(nil),    // 32: berth.v1.PullProgressRequest
+	(*PullProgressResponse)(nil),   // 33: berth.v1.PullProgressResponse
+	(*ImportProgressRequest)(nil),  // 34: berth.v1.ImportProgressRequest
+	(*ImportProgressResponse)(nil), // 35: berth.v1.ImportProgressResponse
+	(*Progress)(nil),               // 36: berth.v1.Progress
+	(*DiskRequest)(nil),            // 37: berth.v1.DiskRequest
+	(*DiskResponse)(nil),           // 38: berth.v1.DiskResponse
+	(*Share)(nil),                  // 39: berth.v1.Share
+	(*VerifyImageRequest)(nil),     // 40: berth.v1.VerifyImageRequest
+	(*VerifyImageResponse)(nil),    // 41: berth.v1.VerifyImageResponse
+	(*Part)(nil),                   // 42: berth.v1.Part
+	nil,                            // 43: berth.v1.EndedResponse.ExitsEntry
+	(*timestamppb.Timestamp)(nil),  // 44: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 45: google.protobuf.Duration
 }
 var file_berth_v1_node_proto_depIdxs = []int32{
-	43, // 0: berth.v1.TimelineRequest.since:type_name -> google.protobuf.Timestamp
+	44, // 0: berth.v1.TimelineRequest.since:type_name -> google.protobuf.Timestamp
 	4,  // 1: berth.v1.TimelineResponse.entries:type_name -> berth.v1.Entry
 	16, // 2: berth.v1.TimelineResponse.lane:type_name -> berth.v1.Lane
-	43, // 3: berth.v1.Entry.at:type_name -> google.protobuf.Timestamp
-	43, // 4: berth.v1.RecordsRequest.since:type_name -> google.protobuf.Timestamp
+	44, // 3: berth.v1.Entry.at:type_name -> google.protobuf.Timestamp
+	44, // 4: berth.v1.RecordsRequest.since:type_name -> google.protobuf.Timestamp
 	7,  // 5: berth.v1.RecordsResponse.records:type_name -> berth.v1.Record
 	8,  // 6: berth.v1.Record.of:type_name -> berth.v1.Names
 	16, // 7: berth.v1.WhyResponse.lane:type_name -> berth.v1.Lane
 	13, // 8: berth.v1.UnderWayResponse.operations:type_name -> berth.v1.Operation
 	8,  // 9: berth.v1.Operation.of:type_name -> berth.v1.Names
-	43, // 10: berth.v1.Operation.since:type_name -> google.protobuf.Timestamp
-	44, // 11: berth.v1.Operation.age:type_name -> google.protobuf.Duration
-	44, // 12: berth.v1.Operation.left:type_name -> google.protobuf.Duration
+	44, // 10: berth.v1.Operation.since:type_name -> google.protobuf.Timestamp
+	45, // 11: berth.v1.Operation.age:type_name -> google.protobuf.Duration
+	45, // 12: berth.v1.Operation.left:type_name -> google.protobuf.Duration
 	16, // 13: berth.v1.LanesResponse.lanes:type_name -> berth.v1.Lane
-	43, // 14: berth.v1.Lane.since:type_name -> google.protobuf.Timestamp
-	43, // 15: berth.v1.Lane.until:type_name -> google.protobuf.Timestamp
-	42, // 16: berth.v1.EndedResponse.exits:type_name -> berth.v1.EndedResponse.ExitsEntry
-	43, // 17: berth.v1.Exit.ended:type_name -> google.protobuf.Timestamp
+	44, // 14: berth.v1.Lane.since:type_name -> google.protobuf.Timestamp
+	44, // 15: berth.v1.Lane.until:type_name -> google.protobuf.Timestamp
+	43, // 16: berth.v1.EndedResponse.exits:type_name -> berth.v1.EndedResponse.ExitsEntry
+	44, // 17: berth.v1.Exit.ended:type_name -> google.protobuf.Timestamp
 	23, // 18: berth.v1.StateResponse.settings:type_name -> berth.v1.Settings
 	22, // 19: berth.v1.StateResponse.objects:type_name -> berth.v1.Object
 	8,  // 20: berth.v1.Object.of:type_name -> berth.v1.Names
-	43, // 21: berth.v1.Object.created:type_name -> google.protobuf.Timestamp
-	43, // 22: berth.v1.Object.started:type_name -> google.protobuf.Timestamp
-	43, // 23: berth.v1.Object.ended:type_name -> google.protobuf.Timestamp
+	44, // 21: berth.v1.Object.created:type_name -> google.protobuf.Timestamp
+	44, // 22: berth.v1.Object.started:type_name -> google.protobuf.Timestamp
+	44, // 23: berth.v1.Object.ended:type_name -> google.protobuf.Timestamp
 	24, // 24: berth.v1.Settings.runtimes:type_name -> berth.v1.RuntimeHandler
-	27, // 25: berth.v1.ImagesResponse.images:type_name -> berth.v1.Image
-	43, // 26: berth.v1.Image.created:type_name -> google.protobuf.Timestamp
-	30, // 27: berth.v1.TransfersResponse.transfers:type_name -> berth.v1.Transfer
-	43, // 28: berth.v1.Transfer.since:type_name -> google.protobuf.Timestamp
-	35, // 29: berth.v1.PullProgressResponse.progress:type_name -> berth.v1.Progress
-	35, // 30: berth.v1.ImportProgressResponse.progress:type_name -> berth.v1.Progress
-	38, // 31: berth.v1.DiskResponse.shares:type_name -> berth.v1.Share
-	41, // 32: berth.v1.VerifyImageResponse.parts:type_name -> berth.v1.Part
-	19, // 33: berth.v1.EndedResponse.ExitsEntry.value:type_name -> berth.v1.Exit
-	0,  // 34: berth.v1.Node.Version:input_type -> berth.v1.VersionRequest
-	2,  // 35: berth.v1.Node.Timeline:input_type -> berth.v1.TimelineRequest
-	5,  // 36: berth.v1.Node.Records:input_type -> berth.v1.RecordsRequest
-	9,  // 37: berth.v1.Node.Why:input_type -> berth.v1.WhyRequest
-	11, // 38: berth.v1.Node.UnderWay:input_type -> berth.v1.UnderWayRequest
-	14, // 39: berth.v1.Node.Lanes:input_type -> berth.v1.LanesRequest
-	17, // 40: berth.v1.Node.Ended:input_type -> berth.v1.EndedRequest
-	20, // 41: berth.v1.Node.State:input_type -> berth.v1.StateRequest
-	25, // 42: berth.v1.Node.Images:input_type -> berth.v1.ImagesRequest
-	28, // 43: berth.v1.Node.Transfers:input_type -> berth.v1.TransfersRequest
-	31, // 44: berth.v1.Node.PullProgress:input_type -> berth.v1.PullProgressRequest
-	33, // 45: berth.v1.Node.ImportProgress:input_type -> berth.v1.ImportProgressRequest
-	36, // 46: berth.v1.Node.Disk:input_type -> berth.v1.DiskRequest
-	39, // 47: berth.v1.Node.VerifyImage:input_type -> berth.v1.VerifyImageRequest
-	1,  // 48: berth.v1.Node.Version:output_type -> berth.v1.VersionResponse
-	3,  // 49: berth.v1.Node.Timeline:output_type -> berth.v1.TimelineResponse
-	6,  // 50: berth.v1.Node.Records:output_type -> berth.v1.RecordsResponse
-	10, // 51: berth.v1.Node.Why:output_type -> berth.v1.WhyResponse
-	12, // 52: berth.v1.Node.UnderWay:output_type -> berth.v1.UnderWayResponse
-	15, // 53: berth.v1.Node.Lanes:output_type -> berth.v1.LanesResponse
-	18, // 54: berth.v1.Node.Ended:output_type -> berth.v1.EndedResponse
-	21, // 55: berth.v1.Node.State:output_type -> berth.v1.StateResponse
-	26, // 56: berth.v1.Node.Images:output_type -> berth.v1.ImagesResponse
-	29, // 57: berth.v1.Node.Transfers:output_type -> berth.v1.TransfersResponse
-	32, // 58: berth.v1.Node.PullProgress:output_type -> berth.v1.PullProgressResponse
-	34, // 59: berth.v1.Node.ImportProgress:output_type -> berth.v1.ImportProgressResponse
-	37, // 60: berth.v1.Node.Disk:output_type -> berth.v1.DiskResponse
-	40, // 61: berth.v1.Node.VerifyImage:output_type -> berth.v1.VerifyImageResponse
-	48, // [48:62] is the sub-list for method output_type
-	34, // [34:48] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	28, // 25: berth.v1.ImagesResponse.images:type_name -> berth.v1.Image
+	27, // 26: berth.v1.ImagesResponse.profiles:type_name -> berth.v1.Profile
+	44, // 27: berth.v1.Image.created:type_name -> google.protobuf.Timestamp
+	31, // 28: berth.v1.TransfersResponse.transfers:type_name -> berth.v1.Transfer
+	44, // 29: berth.v1.Transfer.since:type_name -> google.protobuf.Timestamp
+	36, // 30: berth.v1.PullProgressResponse.progress:type_name -> berth.v1.Progress
+	36, // 31: berth.v1.ImportProgressResponse.progress:type_name -> berth.v1.Progress
+	39, // 32: berth.v1.DiskResponse.shares:type_name -> berth.v1.Share
+	42, // 33: berth.v1.VerifyImageResponse.parts:type_name -> berth.v1.Part
+	19, // 34: berth.v1.EndedResponse.ExitsEntry.value:type_name -> berth.v1.Exit
+	0,  // 35: berth.v1.Node.Version:input_type -> berth.v1.VersionRequest
+	2,  // 36: berth.v1.Node.Timeline:input_type -> berth.v1.TimelineRequest
+	5,  // 37: berth.v1.Node.Records:input_type -> berth.v1.RecordsRequest
+	9,  // 38: berth.v1.Node.Why:input_type -> berth.v1.WhyRequest
+	11, // 39: berth.v1.Node.UnderWay:input_type -> berth.v1.UnderWayRequest
+	14, // 40: berth.v1.Node.Lanes:input_type -> berth.v1.LanesRequest
+	17, // 41: berth.v1.Node.Ended:input_type -> berth.v1.EndedRequest
+	20, // 42: berth.v1.Node.State:input_type -> berth.v1.StateRequest
+	25, // 43: berth.v1.Node.Images:input_type -> berth.v1.ImagesRequest
+	29, // 44: berth.v1.Node.Transfers:input_type -> berth.v1.TransfersRequest
+	32, // 45: berth.v1.Node.PullProgress:input_type -> berth.v1.PullProgressRequest
+	34, // 46: berth.v1.Node.ImportProgress:input_type -> berth.v1.ImportProgressRequest
+	37, // 47: berth.v1.Node.Disk:input_type -> berth.v1.DiskRequest
+	40, // 48: berth.v1.Node.VerifyImage:input_type -> berth.v1.VerifyImageRequest
+	1,  // 49: berth.v1.Node.Version:output_type -> berth.v1.VersionResponse
+	3,  // 50: berth.v1.Node.Timeline:output_type -> berth.v1.TimelineResponse
+	6,  // 51: berth.v1.Node.Records:output_type -> berth.v1.RecordsResponse
+	10, // 52: berth.v1.Node.Why:output_type -> berth.v1.WhyResponse
+	12, // 53: berth.v1.Node.UnderWay:output_type -> berth.v1.UnderWayResponse
+	15, // 54: berth.v1.Node.Lanes:output_type -> berth.v1.LanesResponse
+	18, // 55: berth.v1.Node.Ended:output_type -> berth.v1.EndedResponse
+	21, // 56: berth.v1.Node.State:output_type -> berth.v1.StateResponse
+	26, // 57: berth.v1.Node.Images:output_type -> berth.v1.ImagesResponse
+	30, // 58: berth.v1.Node.Transfers:output_type -> berth.v1.TransfersResponse
+	33, // 59: berth.v1.Node.PullProgress:output_type -> berth.v1.PullProgressResponse
+	35, // 60: berth.v1.Node.ImportProgress:output_type -> berth.v1.ImportProgressResponse
+	38, // 61: berth.v1.Node.Disk:output_type -> berth.v1.DiskResponse
+	41, // 62: berth.v1.Node.VerifyImage:output_type -> berth.v1.VerifyImageResponse
+	49, // [49:63] is the sub-list for method output_type
+	35, // [35:49] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_berth_v1_node_proto_init() }
@@ -3767,7 +3846,7 @@ func file_berth_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_v1_node_proto_rawDesc), len(file_berth_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   43,
+			NumMessages:   44,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -29,6 +29,38 @@ func (e ImagePulled) line() Line {
 	return info(Call, "image pulled", slog.String("image", e.Image), slog.Duration("took", e.Took))
 }
 
+// ProfilePulled reports that a seccomp profile came from a registry.
+type ProfilePulled struct {
+	Profile string        `json:"profile"`
+	Took    time.Duration `json:"took"`
+}
+
+func (e ProfilePulled) line() Line {
+	return info(Call, "profile pulled", slog.String("profile", e.Profile), slog.Duration("took", e.Took))
+}
+
+// ProfileNotPulled reports that a seccomp profile could not be pulled, and why.
+type ProfileNotPulled struct {
+	Profile string        `json:"profile"`
+	Took    time.Duration `json:"took"`
+	Err     string        `json:"err"`
+}
+
+func (e ProfileNotPulled) line() Line {
+	return warn(Call, "profile not pulled", e.Err, slog.String("profile", e.Profile), slog.Duration("took", e.Took))
+}
+
+// ProfileRemoved reports that a seccomp profile from a registry was removed. Containers that have it
+// keep it.
+type ProfileRemoved struct {
+	By      Client `json:"by,omitzero"`
+	Profile string `json:"profile"` // its digest
+}
+
+func (e ProfileRemoved) line() Line {
+	return info(Call, "profile removed", e.By.attrs(slog.String("profile", e.Profile))...)
+}
+
 // ImageRemoved reports that names of an image were taken away, and the image with the last of them.
 type ImageRemoved struct {
 	By    Client   `json:"by,omitzero"`

@@ -97,6 +97,9 @@ var kinds = []Event{
 	PullBegan{},
 	ImagePulled{},
 	ImageRemoved{},
+	ProfilePulled{},
+	ProfileNotPulled{},
+	ProfileRemoved{},
 	ImageRefused{},
 	ImageNotPulled{},
 	// resources.go

@@ -54,12 +54,17 @@ func (e SandboxNotMade) line() Line { return warn(Call, "sandbox not made", e.Er
 // ContainerCreated reports that a container was made.
 type ContainerCreated struct {
 	Names
-	By   Client        `json:"by,omitzero"`
-	Took time.Duration `json:"took"`
+	By      Client        `json:"by,omitzero"`
+	Profile string        `json:"profile,omitempty"` // its seccomp profile, if that is from a registry
+	Took    time.Duration `json:"took"`
 }
 
 func (e ContainerCreated) line() Line {
-	return step(Call, "container CREATED", e.By.attrs(e.attr(), slog.Duration("took", e.Took))...)
+	attrs := []slog.Attr{e.attr(), slog.Duration("took", e.Took)}
+	if e.Profile != "" {
+		attrs = append(attrs, slog.String("profile", e.Profile))
+	}
+	return step(Call, "container CREATED", e.By.attrs(attrs...)...)
 }
 
 // ContainerNotMade reports that the creation of a container failed. It is undone.

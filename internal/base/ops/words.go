@@ -131,6 +131,9 @@ func (o Operation) verb() string {
 	case Checkpoint:
 		return "is being checkpointed"
 	case Pull:
+		if o.What == "PullSecurityProfile" && o.Of.Names.Pod != "" {
+			return "waits for the seccomp profile " + o.Of.Image + ", which is being pulled"
+		}
 		if o.Of.Names.Pod != "" {
 			return "waits for the image " + o.Of.Image + ", which is being pulled"
 		}

@@ -83,9 +83,10 @@ func (c *creator) create(ctx context.Context, id string, p *unit, config *runtim
 		return errors.Join(err, c.teardown.undo(ctx, u, err))
 	}
 	c.obs.Note(id, event.ContainerCreated{
-		Names: u.names(),
-		By:    event.ClientOf(ctx),
-		Took:  time.Since(began),
+		Names:   u.names(),
+		By:      event.ClientOf(ctx),
+		Profile: spec.PulledProfile(u.container.Config.GetLinux().GetSecurityContext().GetSeccomp()),
+		Took:    time.Since(began),
 	})
 	if c.hooks != nil {
 		c.hooks.Created(ctx, targetOf(u))

@@ -10,6 +10,7 @@ import (
 
 	"berth/internal/base/exit"
 	"berth/internal/heart/state"
+	"berth/internal/host/spec"
 )
 
 // describer makes the documents of the verbose statuses, which crictl inspect and inspectp show.
@@ -20,7 +21,7 @@ type describer struct {
 
 func (d *describer) container(ctx context.Context, u *unit) (map[string]string, error) {
 	st, ct := u.now(), u.container
-	return d.document(ctx, u, map[string]any{
+	info := map[string]any{
 		"sandboxID":      u.pod.id,
 		"pid":            runningPID(u, st),
 		"removing":       st.Removing,
@@ -30,7 +31,12 @@ func (d *describer) container(ctx context.Context, u *unit) (map[string]string, 
 		"runtimeType":    u.handler.Type,
 		"runtimeHandler": ct.Handler,
 		"config":         ct.Config,
-	})
+	}
+	// The configuration shows only the fields of the cri-api that berth is built with.
+	if ref := spec.PulledProfile(ct.Config.GetLinux().GetSecurityContext().GetSeccomp()); ref != "" {
+		info["seccompProfile"] = ref
+	}
+	return d.document(ctx, u, info)
 }
 
 func (d *describer) sandbox(ctx context.Context, u *unit) (map[string]string, error) {
@@ -45,6 +51,9 @@ func (d *describer) sandbox(ctx context.Context, u *unit) (map[string]string, er
 		"runtimeHandler":     sb.Handler,
 		"runtimeType":        u.handler.Type,
 		"config":             sb.Config,
+	}
+	if ref := spec.PulledProfile(sb.Config.GetLinux().GetSecurityContext().GetSeccomp()); ref != "" {
+		info["seccompProfile"] = ref
 	}
 	if sb.Image != nil {
 		info["image"], info["snapshotKey"], info["snapshotter"] = sb.Image.ID, viewKey(u.id, 0), sb.Image.Snapshotter

@@ -27,7 +27,7 @@ type story struct {
 	notMade      *failure      // the latest sandbox that was not
 	notMadeTimes int
 	stops        map[string][]clock.Instant // by sandbox
-	pulls        map[string]*failure        // by image; without those that succeeded later
+	pulls        map[string]*failure        // by what was pulled; without those that succeeded later
 	refused      map[string]*failure        // by container; likewise
 }
 
@@ -47,6 +47,7 @@ type life struct {
 
 	created, running, removed clock.Instant
 
+	profile     string   // its seccomp profile from a registry
 	failure     *failure // of its creation
 	silent      clock.Instant
 	path        string // of what is silent
@@ -132,9 +133,13 @@ func (s *story) notePod(n recorder.Entry) {
 	case event.StopRequested:
 		s.stops[n.ID] = append(s.stops[n.ID], n.At)
 	case event.ImageNotPulled:
-		again(s.pulls, e.Image, n, e.Err)
+		again(s.pulls, "image "+e.Image, n, e.Err)
 	case event.ImagePulled:
-		delete(s.pulls, e.Image)
+		delete(s.pulls, "image "+e.Image)
+	case event.ProfileNotPulled:
+		again(s.pulls, "seccomp profile "+e.Profile, n, e.Err)
+	case event.ProfilePulled:
+		delete(s.pulls, "seccomp profile "+e.Profile)
 	case event.ImageRefused:
 		again(s.refused, e.Container, n, e.Err)
 	}
@@ -154,7 +159,7 @@ func again(of map[string]*failure, key string, n recorder.Entry, err string) {
 func (s *story) noteContainer(l *life, n recorder.Entry) {
 	switch e := n.Event.(type) {
 	case event.ContainerCreated:
-		l.created = n.At
+		l.created, l.profile = n.At, e.Profile
 		delete(s.refused, l.names.Container)
 		delete(s.failures, l.names.Container)
 	case event.ContainerNotMade:

@@ -276,7 +276,7 @@ func (s *story) ofPod(container string, now clock.Instant) (answers []Answer) {
 			at:     f.at,
 		})
 	}
-	for image, f := range s.pulls {
+	for what, f := range s.pulls {
 		if container != "" && len(s.containers[container]) > 0 {
 			continue // it has its image
 		}
@@ -284,7 +284,7 @@ func (s *story) ofPod(container string, now clock.Instant) (answers []Answer) {
 			Of:     s.name,
 			ID:     f.id,
 			Cause:  ImageNotPulled,
-			What:   fmt.Sprintf("%s waits for the image %s, which could not be pulled, %s.", s.name, image, ago(f.at, now)),
+			What:   fmt.Sprintf("%s waits for the %s, which could not be pulled, %s.", s.name, what, ago(f.at, now)),
 			Why:    quote(f.err),
 			Before: times(f.times),
 			Now:    "the kubelet tries again, with longer and longer waits",
@@ -371,6 +371,8 @@ func (s *story) cause(l *life, now clock.Instant) (Cause, string, weight) {
 		return ShimKilled, "The shim of its pod had died, and what was left of the pod was killed. Somebody killed the shim, or it crashed; the kernel's log may say so.", broken
 	case l.unread && (sig == int(unix.SIGPIPE) || sig == 0 && e.Code != 0):
 		return LoggerKilled, "Nobody could read what it wrote: berth-logger, which keeps the output of a container while berth is away, was killed meanwhile, and many programs end when they cannot write. Somebody killed it, or the kernel did for want of memory; the kernel's log may say so.", broken
+	case sig == int(unix.SIGSYS) && l.profile != "":
+		return Signalled, "SIGSYS ended it: it made a system call for which its seccomp profile, or the base of that, ends a program. The profile is " + l.profile + ".", broken
 	case sig != 0:
 		return Signalled, fmt.Sprintf("%s ended it. berth did not send it and nobody asked for a stop: it came from within the pod, or from a process of the node.", signalName(sig)), broken
 	case e.Code == 0:

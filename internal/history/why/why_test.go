@@ -220,6 +220,10 @@ func TestTheWordsOfEachCause(t *testing.T) {
 			default/web/app (attempt 0) ended 10s ago with code 139, Error.
 			SIGSEGV ended it. berth did not send it and nobody asked for a stop: it came from within the pod, or from a process of the node.
 			Now: it does not run; whether it is started again is the kubelet's to decide`},
+		{"its seccomp profile", history().add("c1", event.ContainerCreated{Names: app, Profile: "registry.example/p@sha256:1"}, event.ContainerRunning{Pid: 7}).ends("c1", code(159)), Signalled, `
+			default/web/app (attempt 0) ended 10s ago with code 159, Error.
+			SIGSYS ended it: it made a system call for which its seccomp profile, or the base of that, ends a program. The profile is registry.example/p@sha256:1.
+			Now: it does not run; whether it is started again is the kubelet's to decide`},
 		{"a command that is not there", history().add("c1", event.ContainerCreated{Names: app}, event.StartFailed{Err: `exec: "nope": not found`}).
 			ends("c1", exit.NotStarted("c1", noon, `exec: "nope": not found`)), NotStarted, `
 			default/web/app (attempt 0) ended 10s ago with code 128, StartError.
@@ -230,6 +234,10 @@ func TestTheWordsOfEachCause(t *testing.T) {
 			default/web waits for the image a:1, which could not be pulled, 10s ago.
 			The error is: no such host.
 			That has happened 2 times.
+			Now: the kubelet tries again, with longer and longer waits`},
+		{"a profile that cannot be pulled", history().add("s1", event.SandboxReady{}, event.ProfileNotPulled{Profile: "p@sha256:1", Err: "no such host"}), ImageNotPulled, `
+			default/web waits for the seccomp profile p@sha256:1, which could not be pulled, 10s ago.
+			The error is: no such host.
 			Now: the kubelet tries again, with longer and longer waits`},
 		{"somebody pulls an image for no pod", history().add("", event.ImageNotPulled{Image: "a:1", Err: "no such host"}).runs("c1"), Runs, `
 			default/web/app (attempt 0) has run for 10s, and no end of one before it is in the history.`},

@@ -291,9 +291,25 @@ func applyDefaultAppArmor(h Host, s *specs.Spec) error {
 	return nil
 }
 
+// PulledProfile returns the reference of the seccomp profile that is asked for, if it is one from a
+// registry.
+func PulledProfile(p *runtimeapi.SecurityProfile) string {
+	if p.GetProfileType() != cri138.SecurityProfile_OCI {
+		return ""
+	}
+	fields, err := cri138.Of[cri138.SecurityProfile](p)
+	if err != nil {
+		return "" // which is refused elsewhere
+	}
+	return fields.GetOciRef()
+}
+
 func nameOf(p *runtimeapi.SecurityProfile) string {
 	if p.GetProfileType() == runtimeapi.SecurityProfile_Localhost {
 		return p.GetLocalhostRef()
+	}
+	if ref := PulledProfile(p); ref != "" {
+		return ref
 	}
 	return p.GetProfileType().String()
 }

@@ -4,8 +4,8 @@ package image
 
 // Part is the result of a verification of one blob or unpacked layer of an image.
 type Part struct {
-	Kind    string `json:"kind"` // layer or blob
-	ID      string `json:"id"`   // the chain ID of a layer, the digest of a blob
+	Kind    string `json:"kind"` // layer, blob or profile
+	ID      string `json:"id"`   // the chain ID of a layer, the digest of a blob or profile
 	Outcome string `json:"outcome"`
 	Detail  string `json:"detail,omitempty"`
 }

@@ -212,12 +212,22 @@ type Profile struct {
 // List lists the profiles that are kept, by digest.
 func (p *Profiles) List() []Profile { return p.kept.list() }
 
-// Remove removes a profile by its digest. It succeeds if there is none.
-func (p *Profiles) Remove(digest string) error {
-	if err := p.kept.remove(digest); err != nil {
-		return fmt.Errorf("remove profile %s: %w", digest, err)
+// Verify compares the file of a profile, which is named by its digest or a reference, with the
+// profile, and writes it again if repair is set. The error is NotFound if it is not kept.
+func (p *Profiles) Verify(name string, repair bool) (Part, error) {
+	d, ok := p.kept.find(name)
+	if !ok {
+		return Part{}, fmt.Errorf("verify profile %s: %w", name, errdefs.ErrNotFound)
 	}
-	return nil
+	return p.kept.verify(d, repair), nil
+}
+
+// Remove removes a profile by its digest, and reports whether there was one.
+func (p *Profiles) Remove(digest string) (removed bool, err error) {
+	if removed, err = p.kept.remove(digest); err != nil {
+		return removed, fmt.Errorf("remove profile %s: %w", digest, err)
+	}
+	return removed, nil
 }
 
 // Read returns a profile that is kept. It never asks a registry.

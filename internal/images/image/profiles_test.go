@@ -133,9 +133,9 @@ func TestAProfileIsPulledOnce(t *testing.T) {
 	if b, err := p.Read(other); err != nil || string(b) != `{"x":1}` {
 		t.Errorf("it is %q, %v", b, err)
 	}
-	for range 2 {
-		if err := p.Remove(list[0].Digest); err != nil {
-			t.Error(err)
+	for _, there := range []bool{true, false} {
+		if removed, err := p.Remove(list[0].Digest); err != nil || removed != there {
+			t.Errorf("removed %v, %v", removed, err)
 		}
 	}
 	if _, err := p.Read(ref); !errdefs.IsNotFound(err) || !strings.Contains(err.Error(), ref) || len(p.List()) != 0 {
@@ -144,7 +144,8 @@ func TestAProfileIsPulledOnce(t *testing.T) {
 }
 
 // PROPERTIES 69: one bit of a file is changed, or it is cut off: nothing else is ever read under a
-// reference than the profile whose digest it leads to.
+// reference than the profile whose digest it leads to. The berth that has it in memory finds it to be
+// wrong exactly if the next one would not read it, and writes it again.
 func TestADamagedProfileIsNotRead(t *testing.T) {
 	s, dir := &shop{}, t.TempDir()
 	p := openShop(t, s, dir, nil)
@@ -166,13 +167,28 @@ func TestADamagedProfileIsNotRead(t *testing.T) {
 		if err := os.WriteFile(files[0], b, 0o600); err != nil {
 			t.Fatal(err)
 		}
+		found, missing := p.Verify(ref, false)
 		got, err := openShop(t, s, dir, nil).Read(ref)
+		if want := map[bool]string{true: PartWhole, false: PartWrong}[err == nil]; missing != nil || found.Outcome != want {
+			t.Fatalf("bit %d: it is found to be %+v, %v, and read with %v", at, found, missing, err)
+		}
 		if err == nil && string(got) != `{"x":1}` {
 			t.Fatalf("bit %d: %q", at, got)
 		}
 		if err != nil && !errdefs.IsNotFound(err) {
 			t.Fatalf("bit %d: %v", at, err)
 		}
+	}
+	for i, want := range []string{PartRepaired, PartWhole} {
+		if found, err := p.Verify(p.List()[0].Digest, i == 0); err != nil || found.Outcome != want {
+			t.Errorf("%+v, %v, want %s", found, err, want)
+		}
+	}
+	if b, err := openShop(t, s, dir, nil).Read(ref); err != nil || string(b) != `{"x":1}` {
+		t.Errorf("repaired, it is %q, %v", b, err)
+	}
+	if _, err := p.Verify("registry.example/a:1", true); !errdefs.IsNotFound(err) {
+		t.Errorf("another one: %v", err)
 	}
 }
 

@@ -3,6 +3,7 @@
 package image
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -103,6 +104,54 @@ func readProfile(path string, d digest.Digest) (*keptProfile, error) {
 		return nil, errors.New("no manifest leads to it")
 	}
 	return k, nil
+}
+
+// find returns the digest of a profile that is named by it, or by a reference.
+func (s *profileStore) find(name string) (d string, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all[name] != nil {
+		return name, true
+	}
+	exact, err := exactly(name)
+	if err != nil {
+		return "", false
+	}
+	for d, k := range s.all {
+		if _, ok := k.Manifests[exact.String()]; ok {
+			return d, true
+		}
+	}
+	return "", false
+}
+
+// verify compares the file of a profile with the profile, which is in memory, and writes it again if
+// repair is set.
+func (s *profileStore) verify(d string, repair bool) Part {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := Part{Kind: "profile", ID: d, Outcome: PartWhole}
+	k := s.all[d]
+	if k == nil {
+		p.Outcome = PartRemoved
+		return p
+	}
+	on, err := readProfile(s.path(d), digest.Digest(d))
+	same := func(a, b keptManifest) bool { return bytes.Equal(a.Manifest, b.Manifest) }
+	if err == nil && !maps.EqualFunc(on.Manifests, k.Manifests, same) {
+		err = errors.New("a reference that leads to it was changed, or is missing")
+	}
+	if err == nil {
+		return p
+	}
+	p.Outcome, p.Detail = PartWrong, err.Error()
+	if repair {
+		p.Outcome, p.Detail = PartRepaired, ""
+		if err := s.writeLocked(d, k); err != nil {
+			p.Outcome, p.Detail = PartWrong, err.Error()
+		}
+	}
+	return p
 }
 
 // leadsTo reports whether a reference stands for a manifest, whose layer is a profile.
@@ -212,15 +261,15 @@ func (s *profileStore) list() []Profile {
 	return out
 }
 
-func (s *profileStore) remove(d string) error {
+func (s *profileStore) remove(d string) (removed bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.all[d] == nil {
-		return nil
+		return false, nil
 	}
 	if err := os.Remove(s.path(d)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
+		return false, err
 	}
 	delete(s.all, d)
-	return wholefile.SyncDir(s.dir)
+	return true, wholefile.SyncDir(s.dir)
 }

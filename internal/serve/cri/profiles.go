@@ -50,7 +50,7 @@ func methodOf[Q, A any](name string, call func(*Image, context.Context, *Q) (*A,
 type Profiles interface {
 	Pull(ctx context.Context, ref string, auth *runtimeapi.AuthConfig, who image.Caller) (cached bool, err error)
 	List() []image.Profile
-	Remove(digest string) error
+	Remove(ctx context.Context, digest string) error
 }
 
 // errProfileInvalid begins the messages of errors that the kubelet does not try again after.
@@ -108,9 +108,9 @@ func (s *Image) ListSecurityProfiles(context.Context, *cri138.ListSecurityProfil
 }
 
 // RemoveSecurityProfile removes a profile that was pulled. Containers that have it keep it.
-func (s *Image) RemoveSecurityProfile(_ context.Context, req *cri138.RemoveSecurityProfileRequest) (*cri138.RemoveSecurityProfileResponse, error) {
+func (s *Image) RemoveSecurityProfile(ctx context.Context, req *cri138.RemoveSecurityProfileRequest) (*cri138.RemoveSecurityProfileResponse, error) {
 	if req.GetDigest() == "" {
 		return nil, invalid("remove security profile: digest names none")
 	}
-	return &cri138.RemoveSecurityProfileResponse{}, s.Profiles.Remove(req.GetDigest())
+	return &cri138.RemoveSecurityProfileResponse{}, s.Profiles.Remove(ctx, req.GetDigest())
 }

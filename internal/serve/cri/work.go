@@ -26,6 +26,8 @@ var kinds = map[string]ops.Kind{
 	"PullImage":                 ops.Pull,
 	"ImportImages":              ops.Import,
 	"RemoveImage":               ops.RemoveImage,
+	"PullSecurityProfile":       ops.Pull,
+	"RemoveSecurityProfile":     ops.RemoveImage,
 	"PruneImages":               ops.Call,
 	"RepairImage":               ops.Call,
 	"ReopenContainerLog":        ops.Call,

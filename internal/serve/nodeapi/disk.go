@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -22,7 +23,7 @@ const diskTimeout = 5 * time.Second
 // Disks measures the space that is not used by images: logs, and the files of berth itself.
 type Disks struct {
 	Dirs    []string // of berth
-	Without string   // the directory of containerd, which is measured as images and layers
+	Without []string // directories that are measured otherwise: those of containerd and of profiles
 	busy    sync.Mutex
 	asking  sync.Mutex // held while a file system is asked for its space
 }
@@ -107,7 +108,7 @@ func (d *Disks) addDir(ctx context.Context, s *image.Share, dir string) {
 			add(s, e)
 			return nil
 		}
-		if st, err := e.Info(); path == d.Without || err == nil && device(st) != device(top) {
+		if st, err := e.Info(); slices.Contains(d.Without, path) || err == nil && device(st) != device(top) {
 			return filepath.SkipDir
 		}
 		return nil

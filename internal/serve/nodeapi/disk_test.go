@@ -20,10 +20,10 @@ func TestLogsAndOwnFilesAreMeasured(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, path := range []string{"logs/c/0.log", "logs/c/0.log.20260102-030405", "logs/c/0.logs", "logs/c/1.log", "root/berth.db", "root/pods/a/hosts", "root/containerd/blob"} {
+	for _, path := range []string{"logs/c/0.log", "logs/c/0.log.20260102-030405", "logs/c/0.logs", "logs/c/1.log", "root/berth.db", "root/pods/a/hosts", "root/containerd/blob", "root/profiles/a.json"} {
 		write(path)
 	}
-	d := &Disks{Dirs: []string{filepath.Join(dir, "root")}, Without: filepath.Join(dir, "root/containerd")}
+	d := &Disks{Dirs: []string{filepath.Join(dir, "root")}, Without: []string{filepath.Join(dir, "root/containerd"), filepath.Join(dir, "root/profiles")}}
 	shares := d.shares(t.Context(), []string{filepath.Join(dir, "logs/c/0.log"), filepath.Join(dir, "gone/0.log")})
 	if logs := shares[0]; logs.What != "logs" || logs.Count != 2 || logs.Bytes < 2*8192 || logs.Unknown != 0 {
 		t.Errorf("%+v", logs)

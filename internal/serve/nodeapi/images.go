@@ -43,6 +43,9 @@ func (n *Node) Images(ctx context.Context, _ *berthv1.ImagesRequest) (*berthv1.I
 		}
 		resp.Images = append(resp.Images, m)
 	}
+	for _, p := range n.Profiles.List() {
+		resp.Profiles = append(resp.Profiles, &berthv1.Profile{Digest: p.Digest, Refs: p.Refs, Size: p.Size})
+	}
 	return resp, nil
 }
 
@@ -103,7 +106,12 @@ func (n *Node) Disk(ctx context.Context, _ *berthv1.DiskRequest) (*berthv1.DiskR
 		return nil, err
 	}
 	resp := &berthv1.DiskResponse{Path: n.ImageService.Mountpoint()}
-	for _, s := range append(shares, n.Disks.shares(ctx, n.logs())...) {
+	profiles := image.Share{What: "profiles", Note: "seccomp profiles from registries"}
+	for _, p := range n.Profiles.List() {
+		profiles.Count++
+		profiles.Bytes += p.Size
+	}
+	for _, s := range append(append(shares, profiles), n.Disks.shares(ctx, n.logs())...) {
 		resp.Shares = append(resp.Shares, &berthv1.Share{
 			What:        s.What,
 			Count:       count(s.Count),
@@ -125,16 +133,12 @@ func (n *Node) VerifyImage(ctx context.Context, req *berthv1.VerifyImageRequest)
 	return &berthv1.VerifyImageResponse{Parts: parts}, err
 }
 
-// verify compares an image with its sources, and repairs it if repair is set.
+// verify compares an image or a profile with its sources, and repairs it if repair is set.
 func (n *Node) verify(ctx context.Context, ref string, repair bool) (parts []*berthv1.Part, err error) {
 	if err := n.Reach(ctx); err != nil {
 		return nil, fmt.Errorf("verify image %s: %w", ref, err)
 	}
-	img, err := n.ImageService.Resolve(ref)
-	if err != nil {
-		return nil, err
-	}
-	list, err := n.Verifier.Verify(ctx, img.Name, repair)
+	list, err := n.parts(ctx, ref, repair)
 	for _, p := range list {
 		parts = append(parts, &berthv1.Part{
 			Kind:    p.Kind,
@@ -144,6 +148,17 @@ func (n *Node) verify(ctx context.Context, ref string, repair bool) (parts []*be
 		})
 	}
 	return parts, err
+}
+
+func (n *Node) parts(ctx context.Context, ref string, repair bool) ([]image.Part, error) {
+	img, err := n.ImageService.Resolve(ref)
+	if err == nil {
+		return n.Verifier.Verify(ctx, img.Name, repair)
+	}
+	if p, missing := n.Profiles.Verify(ref, repair); missing == nil {
+		return []image.Part{p}, nil
+	}
+	return nil, err
 }
 
 // users names the containers that use each image, by the ID of the image: as

@@ -40,6 +40,12 @@ type Verifier interface {
 	Verify(ctx context.Context, name image.Name, repair bool) ([]image.Part, error)
 }
 
+// Profiles are the seccomp profiles from registries: see [image.Profiles].
+type Profiles interface {
+	List() []image.Profile
+	Verify(name string, repair bool) (image.Part, error)
+}
+
 // Node answers berth.v1.Node. All fields are set before it is registered.
 type Node struct {
 	berthv1.UnsafeNodeServer
@@ -50,6 +56,7 @@ type Node struct {
 	Recorder     *recorder.Recorder
 	ImageService *image.Service
 	Verifier     Verifier
+	Profiles     Profiles
 	Disks        *Disks
 	Settings     *berthv1.Settings
 	NamesOf      func(id string) (event.Names, bool)

@@ -25,6 +25,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+
+	"berth/test/testimage"
 )
 
 // Registry is a running registry.
@@ -133,6 +135,22 @@ func (r *Registry) Push(repository string, img v1.Image) (ref string) {
 func (r *Registry) PushIndex(repository string, index v1.ImageIndex) (ref string) {
 	r.t.Helper()
 	return r.push(repository, func(tag name.Tag, how remote.Option) error { return remote.WriteIndex(tag, index, how) })
+}
+
+// PushProfile stores a seccomp profile, as Push does, and returns its reference with a digest.
+func (r *Registry) PushProfile(repository, body string) (ref string) {
+	r.t.Helper()
+	const kind = "application/vnd.cncf.seccomp-profile.config.v1+json"
+	a, err := testimage.Artifact(testimage.ArtifactConfig{Type: kind, ConfigType: kind}, testimage.Blob{MediaType: "application/json", Body: []byte(body)})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	digest, err := a.Digest()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	tagged := r.Push(repository, a)
+	return tagged[:strings.LastIndex(tagged, ":")] + "@" + digest.String()
 }
 
 func (r *Registry) push(repository string, write func(name.Tag, remote.Option) error) (ref string) {
