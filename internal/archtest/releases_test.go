@@ -34,13 +34,15 @@ func TestWhatIsTestedIsListedAsItIsPinned(t *testing.T) {
 		}
 	}
 	for what, want := range map[string]string{
-		"Go":                       required(t, "go.mod", "go"),
-		"containerd, inside berth": required(t, "go.mod", "github.com/containerd/containerd/v2"),
-		"containerd, beside berth": required(t, "tools/programs/go.mod", "github.com/containerd/containerd/v2"),
-		"runc":                     required(t, "tools/programs/go.mod", "github.com/opencontainers/runc"),
-		"kubelet":                  required(t, "tools/lab/kubelet/go.mod", "k8s.io/kubernetes"),
-		"etcd":                     required(t, "tools/lab/cluster/go.mod", "go.etcd.io/etcd/server/v3"),
-		"CoreDNS":                  required(t, "tools/lab/cluster/go.mod", "github.com/coredns/coredns"),
+		"Go":                                    required(t, "go.mod", "go"),
+		"containerd, inside berth":              required(t, "go.mod", "github.com/containerd/containerd/v2"),
+		"containerd, beside berth":              required(t, "tools/programs/go.mod", "github.com/containerd/containerd/v2"),
+		"runc":                                  required(t, "tools/programs/go.mod", "github.com/opencontainers/runc"),
+		"kubelet":                               required(t, "tools/lab/kubelet/go.mod", "k8s.io/kubernetes"),
+		"kubelet, for profiles from registries": required(t, "tools/lab/kubelet138/go.mod", "k8s.io/kubernetes"),
+
+		"etcd":    required(t, "tools/lab/cluster/go.mod", "go.etcd.io/etcd/server/v3"),
+		"CoreDNS": required(t, "tools/lab/cluster/go.mod", "github.com/coredns/coredns"),
 
 		"containerd 1.7, whose pods are adopted": required(t, "tools/lab/containerd17/go.mod", "github.com/containerd/containerd"),
 

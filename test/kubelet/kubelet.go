@@ -3,6 +3,8 @@
 package kubelet
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -21,6 +23,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/test/command"
 	"berth/test/node"
 )
 
@@ -29,6 +32,7 @@ type kubelet struct {
 	*node.Node
 	t       testing.TB
 	evented bool // it reads berth's events
+	asks    bool // its cAdvisor asks berth's containerd: from 1.37 on, only that at the usual path
 	dir     string
 	group   string // the cgroup below which it makes the pods' cgroups
 	program string
@@ -53,7 +57,7 @@ func start(t *testing.T, o node.Options, evented bool, settings ...string) *kube
 		evented: evented,
 		dir:     n.Dir + "/k",
 		group:   n.Cgroup + "-kubelet",
-		program: n.Module + "/build/bin/kubelet",
+		program: cmp.Or(os.Getenv("BERTH_KUBELET"), n.Module+"/build/bin/kubelet"),
 		port:    freePort(t),
 		client: &http.Client{
 			Timeout:   30 * time.Second,
@@ -63,6 +67,11 @@ func start(t *testing.T, o node.Options, evented bool, settings ...string) *kube
 	if _, err := os.Stat(k.program); err != nil {
 		t.Fatalf("%v: run `make test-kubelet`", err)
 	}
+	help, err := command.New(t, k.program, "--help").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.asks = bytes.Contains(help, []byte(" --containerd "))
 	t.Cleanup(k.stop)
 	for _, d := range []string{"/manifests", "/podlogs", "/root"} {
 		if err := os.MkdirAll(k.dir+d, 0o750); err != nil {
@@ -91,8 +100,13 @@ func start(t *testing.T, o node.Options, evented bool, settings ...string) *kube
 // run starts the kubelet's process and waits until it answers.
 func (k *kubelet) run() {
 	k.t.Helper()
-	k.process = k.Spawn(k.program, "--config", k.dir+"/config.yaml", "--root-dir", k.dir+"/root", "--cert-dir", k.dir+"/certs",
-		"--hostname-override", "node", "--containerd", k.Dir+"/link", "--v", "2")
+	args := []string{
+		"--config", k.dir + "/config.yaml", "--root-dir", k.dir + "/root", "--cert-dir", k.dir + "/certs", "--hostname-override", "node", "--v", "2",
+	}
+	if k.asks {
+		args = append(args, "--containerd", k.Dir+"/link")
+	}
+	k.process = k.Spawn(k.program, args...)
 	k.Until("the kubelet answers", func() bool {
 		_, err := k.get("/healthz")
 		return err == nil
@@ -245,7 +259,7 @@ type container struct {
 
 type state struct {
 	Running    *struct{}
-	Waiting    *struct{ Reason string }
+	Waiting    *struct{ Reason, Message string }
 	Terminated *struct {
 		ExitCode int
 		Reason   string

@@ -4,9 +4,14 @@
 
 ##@ Test with programs of others
 
+# KUBERNETES is the kubelet's version: nothing for that of the clusters, 1.37 or 1.38. Tests whose names
+# end in a version need that one.
+TESTED = $(BUILD)/bin/kubelet$(addprefix -,$(KUBERNETES))
+
 .PHONY: test-kubelet
-test-kubelet: setup tools build $(BUILD)/bin/kubelet $(BUILD)/bin/pleg ## Test pods that a kubelet runs, as root (the first run builds it, which takes minutes)
-	CGO_ENABLED=1 go test -race -vet=all -count=1 -timeout 25m $(if $(RUN),-run '$(RUN)') ./$(KUBELET)
+test-kubelet: export BERTH_KUBELET := $(TESTED)
+test-kubelet: setup tools build $(TESTED) $(BUILD)/bin/pleg ## Test pods that a kubelet runs, as root (the first run builds it, which takes minutes): KUBERNETES=1.38 for another
+	CGO_ENABLED=1 go test -race -vet=all -count=1 -timeout 25m $(if $(RUN),-run '$(RUN)') $(if $(filter 1.38,$(KUBERNETES)),,-skip 'Kubelet138$$') ./$(KUBELET)
 
 # containerd 1.7, which many nodes have that change to berth, and its shim. Other tests run those of $(LIBEXEC).
 CONTAINERD17 := $(BUILD)/containerd-1.7
@@ -43,12 +48,12 @@ $(GVISOR)/containerd-shim-runsc-v1: tools/lab/gvisor/go.mod tools/lab/gvisor/go.
 	@touch $@
 
 # What a cluster consists of, besides etcd and CoreDNS.
-KUBERNETES := $(addprefix $(BUILD)/bin/,kubelet kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubectl kubeadm)
+CLUSTERED := $(addprefix $(BUILD)/bin/,kubelet kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubectl kubeadm)
 
 # MINUTES is for how long berth is killed again and again.
 .PHONY: test-cluster
 test-cluster: export BERTH_CLUSTER_MINUTES := $(MINUTES)
-test-cluster: setup tools build $(KUBERNETES) $(BUILD)/bin/etcd $(BUILD)/bin/coredns ## Test Kubernetes clusters on berth, as root (the first run builds them): RUN=OneNode or RUN=Kubeadm for less
+test-cluster: setup tools build $(CLUSTERED) $(BUILD)/bin/etcd $(BUILD)/bin/coredns ## Test Kubernetes clusters on berth, as root (the first run builds them): RUN=OneNode or RUN=Kubeadm for less
 	@mkdir -p $(BUILD)/cluster
 	CGO_ENABLED=1 go test -race -vet=all -count=1 -timeout $$((45 + $(or $(MINUTES),3)))m -v $(if $(RUN),-run '$(RUN)') -skip KubernetesSuite ./$(CLUSTER) | tee $(BUILD)/cluster/test.log
 
@@ -152,9 +157,35 @@ $(BUILD)/bin/benchstat: tools/lab/benchstat/go.mod tools/lab/benchstat/go.sum
 	cd tools/lab/benchstat && go build -ldflags '-s -w' -o $@ golang.org/x/perf/cmd/benchstat
 	@touch $@
 
-$(KUBERNETES): $(BUILD)/bin/%: tools/lab/kubelet/go.mod tools/lab/kubelet/go.sum
+$(CLUSTERED): $(BUILD)/bin/%: tools/lab/kubelet/go.mod tools/lab/kubelet/go.sum
 	cd tools/lab/kubelet && version=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
 	  go build -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$version" -o $@ k8s.io/kubernetes/cmd/$*
+	@touch $@
+
+$(BUILD)/bin/kubelet-1.37: tools/lab/kubelet137/go.mod tools/lab/kubelet137/go.sum
+	cd tools/lab/kubelet137 && version=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
+	  go build -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$version" -o $@ k8s.io/kubernetes/cmd/kubelet
+	@touch $@
+
+# A kubelet of 1.38 needs a newer Go than berth, which the module proxy has, and a part of its own: see
+# profiles.go.
+KUBELET138 := $(BUILD)/kubelet-1.38
+$(BUILD)/bin/kubelet-1.38: export GOTOOLCHAIN := go1.27.0
+$(BUILD)/bin/kubelet-1.38: $(addprefix tools/lab/kubelet138/,go.mod go.sum profiles.go iptables-wrappers/pkg/iptables/iptables.go)
+	@rm -rf $(KUBELET138) && mkdir -p $(KUBELET138)/kubernetes
+	cd tools/lab/kubelet138 && cp -r go.mod go.sum iptables-wrappers $(KUBELET138) && from=$$(go list -m -f '{{.Dir}}' k8s.io/kubernetes) && \
+	  cp -r --no-preserve=mode $$from/go.mod $$from/cmd $$from/pkg $$from/third_party $(KUBELET138)/kubernetes && \
+	  cp profiles.go $(KUBELET138)/kubernetes/pkg/kubelet/kuberuntime
+	cd $(KUBELET138)/kubernetes/pkg/kubelet && sed -i \
+	  -e '/^func fieldSeccompProfile(/a if scmp != nil \&\& scmp.OCI != nil { return pulledProfile(scmp.OCI, profileRootPath), nil }' \
+	  -e '/ := m.generateContainerConfig(/a if err == nil { err = m.pullProfile(ctx, containerConfig, podSandboxConfig) }' \
+	  -e '/^\tMountOptions  *bool/a SeccompProfileOCI bool' \
+	  -e '/MountOptions:  *features/a SeccompProfileOCI: features.SeccompProfileOci,' \
+	  -e '/runtimeFeatures.MountOptions = /a runtimeFeatures.SeccompProfileOCI = features.SeccompProfileOCI' \
+	  kuberuntime/helpers.go kuberuntime/kuberuntime_container.go container/runtime.go kubelet_node_declared_features.go && \
+	  [[ $$(cat kuberuntime/*.go container/runtime.go *_features.go | grep -cE '^(if scmp|if err == nil|SeccompP|runtimeFeatures.S)') == 5 ]]
+	cd $(KUBELET138) && version=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && go mod edit -replace k8s.io/kubernetes=./kubernetes && \
+	  go build -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$version" -o $@ k8s.io/kubernetes/cmd/kubelet
 	@touch $@
 
 $(CONTAINERD17)/%: tools/lab/containerd17/go.mod tools/lab/containerd17/go.sum
