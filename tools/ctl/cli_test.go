@@ -640,6 +640,14 @@ func TestConfigCommands(t *testing.T) {
 	}
 	_, problem = berth(t, "/s", "config", "check", file)
 	says(t, "config check", problem, drop+", line 2: log.level:")
+	// PROPERTIES 66: a mistake in hosts.toml was found by the pull that it stops.
+	hosts := filepath.Join(filepath.Dir(file), "certs.d", "registry.example", "hosts.toml")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(hosts), 0o700), os.WriteFile(hosts, []byte("server = 'https://a'\nservers = ['b']\n"), 0o600),
+		os.WriteFile(drop, []byte("[image]\nregistry_dir = '"+filepath.Dir(filepath.Dir(hosts))+"'\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	_, problem = berth(t, "/s", "config", "check", file)
+	says(t, "config check", problem, hosts+`, line 2: there is no setting "servers"`)
 	if err := os.WriteFile(file, []byte("rot = 1\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

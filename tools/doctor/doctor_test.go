@@ -289,6 +289,11 @@ var misconfigurations = []struct {
 	{"the policy is missing", func(p *planted) {
 		p.put("/etc/berth/config.toml", "[image]\npolicy_file = '/etc/berth/policy.toml'\n")
 	}, "configuration", Error, "image.policy_file is /etc/berth/policy.toml, which does not exist", "put it there"},
+	// PROPERTIES 66: a mistake in hosts.toml was found by the pull that it stops.
+	{"a mistake in hosts.toml", func(p *planted) {
+		p.put("/etc/berth/config.toml", "[image]\nregistry_dir = '/etc/certs.d'\n")
+		p.put("/etc/certs.d/registry.example/hosts.toml", "server = 'https://a'\n[host.'https://b']\ncapability = ['pull']\n")
+	}, "configuration", Error, "/etc/certs.d/registry.example/hosts.toml, line 3: there is no setting", "correct the file"},
 
 	{"berth's programs are missing", func(p *planted) { p.remove("/usr/local/libexec/berth") },
 		"programs", Error, "in none of /usr/local/libexec/berth: berth cannot start", "make install"},
