@@ -31,7 +31,7 @@ type host struct {
 	ooms     *cgroup.OOMWatch // nil where the kernel has none left
 	netns    *pins.Networks
 	network  *network.Network
-	devices  *cdi.Registry
+	devices  cdi.Registry
 	handlers map[string]pod.Handler
 	apparmor *apparmor.AppArmor // nil where AppArmor is off
 	labels   *selinux.Labels    // nil where SELinux is off
@@ -89,7 +89,7 @@ func openHost(b base, s *sockets, owner string) (h host, err error) {
 	if h.MinOOMScoreAdj > -1000 {
 		b.log.Warn("oom_score_adj of pods cannot be lowered: berth lacks CAP_SYS_RESOURCE", "least", h.MinOOMScoreAdj)
 	}
-	h.devices = cdi.Open(b.cfg.CDI.SpecDirs)
+	h.devices = cdi.Registry(b.cfg.CDI.SpecDirs)
 	if h.pause, err = installPause(b.libexec, filepath.Join(b.cfg.State, "pause")); err != nil {
 		return h, err
 	}

@@ -58,7 +58,6 @@ func (d *daemon) parts(changes <-chan config.Config) []part {
 		{"durable images", atOnce, d.images.keepDurable},
 		{"archives of images", atOnce, d.images.preload.Run},
 		{"peers", atOnce, d.persistently("serve peers", d.images.servePeers)},
-		{"CDI devices", atOnce, d.host.devices.Run},
 		{"statistics", atOnce, d.stats.Run},
 		{"features of OCI runtimes", atOnce, d.engine.probe.RunFeatures},
 		{"versions of OCI runtimes", atOnce, d.engine.probe.RunVersions},

@@ -8,7 +8,8 @@
 //   - Every link is resolved as if the directory were the root directory: none leads out of it, nor
 //     into a mount below it. On the way to a log no link is followed at all.
 //   - The type of a file is checked before it is used, because opening a device has effects, and
-//     opening a FIFO waits.
+//     opening a FIFO waits. So it is with files that the administrator has given, of which links are
+//     followed.
 //
 // # Never
 //

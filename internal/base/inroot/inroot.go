@@ -5,11 +5,13 @@ package inroot
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 )
 
@@ -86,4 +88,38 @@ func reopen(found int, path string) (*os.File, error) {
 		return nil, fmt.Errorf("open %q: %w", path, err)
 	}
 	return f, nil
+}
+
+// OpenGiven opens a regular file of at most limit bytes for reading, at a path that the
+// administrator, the kubelet or a device plug-in has given. Links are followed. Any other kind of
+// file is ErrInvalidArgument, and a FIFO without a writer is not waited for. The caller closes the
+// file.
+func OpenGiven(path string, limit int64) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	st, err := f.Stat()
+	if err == nil && (!st.Mode().IsRegular() || st.Size() > limit) {
+		err = fmt.Errorf("%s is not a regular file of at most %d bytes: %w", path, limit, errdefs.ErrInvalidArgument)
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// ReadGiven reads such a file.
+func ReadGiven(path string, limit int64) ([]byte, error) {
+	f, err := OpenGiven(path, limit)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && int64(len(b)) > limit { // it grew meanwhile
+		err = fmt.Errorf("%s has more than %d bytes: %w", path, limit, errdefs.ErrInvalidArgument)
+	}
+	return b, err
 }

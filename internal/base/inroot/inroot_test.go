@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 )
 
@@ -76,6 +77,12 @@ func TestWhatIsNoFileIsNotOpened(t *testing.T) {
 		if f, err := OpenFile(int(dir.Fd()), name); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: %v %v", name, f, err)
 		}
+		if b, err := ReadGiven(filepath.Join(dir.Name(), name), 1<<20); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%s: %q %v", name, b, err)
+		}
+	}
+	if b, err := ReadGiven(filepath.Join(dir.Name(), "fifo", "none"), 1); !errors.Is(err, unix.ENOTDIR) {
+		t.Errorf("%q %v", b, err)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/base/event"
+	"berth/internal/base/inroot"
 	"berth/internal/heart/state"
 	"berth/internal/host/network"
 	"berth/internal/host/podfiles"
@@ -272,7 +273,7 @@ func (m *sandboxMaker) makeFiles(u *unit, label string) error {
 			return fmt.Errorf("make files of sandbox: %w", err)
 		}
 	}
-	resolv, err := os.ReadFile(m.resolvConf)
+	resolv, err := inroot.ReadGiven(m.resolvConf, 1<<20)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("make files of sandbox: %w", err)
 	}

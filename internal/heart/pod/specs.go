@@ -5,18 +5,16 @@ package pod
 import (
 	"context"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 	"runtime"
 	"time"
 
 	"github.com/containerd/errdefs"
 	oci "github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/base/event"
+	"berth/internal/base/inroot"
 	"berth/internal/host/spec"
 )
 
@@ -228,23 +226,9 @@ func loadSeccomp(path string) (*oci.LinuxSeccomp, error) {
 	if !filepath.IsAbs(path) {
 		return nil, fmt.Errorf("path is not absolute: %w", errdefs.ErrInvalidArgument)
 	}
-	// a FIFO without a writer must not hang
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	b, err := inroot.ReadGiven(path, spec.MaxSeccomp)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
-	}
-	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if st.Size() > spec.MaxSeccomp || !st.Mode().IsRegular() {
-		return nil, fmt.Errorf("it is not a regular file of at most %d bytes: %w", spec.MaxSeccomp, errdefs.ErrInvalidArgument)
-	}
-	// it may grow; ParseSeccomp refuses a profile that is too long
-	b, err := io.ReadAll(io.LimitReader(f, spec.MaxSeccomp+1))
-	if err != nil {
-		return nil, err
 	}
 	return spec.ParseSeccomp(b, runtime.GOARCH)
 }

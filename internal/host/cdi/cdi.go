@@ -3,9 +3,10 @@
 package cdi
 
 import (
-	"context"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -14,49 +15,26 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/cdi"
 )
 
-// Registry is the set of devices that the specifications describe. Its methods may be called from
-// any goroutine.
-type Registry struct {
-	dirs  []string
-	cache *cdi.Cache
-}
-
-// Open reads the specifications in dirs. A device in a later directory takes the place of one of
-// the same name in an earlier directory. A directory that does not exist, and a file that cannot be
-// read, are not errors here: they are named when a device is not found.
-func Open(dirs []string) *Registry {
-	// The error is nil, always: see cdi.NewCache.
-	cache, _ := cdi.NewCache(cdi.WithSpecDirs(dirs...), cdi.WithAutoRefresh(false))
-	return &Registry{dirs: dirs, cache: cache}
-}
-
-// Run follows changes of the specifications until ctx ends.
-func (r *Registry) Run(ctx context.Context) error {
-	if err := r.cache.Configure(cdi.WithAutoRefresh(true)); err != nil {
-		return fmt.Errorf("follow CDI specifications: %w", err)
-	}
-	<-ctx.Done()
-	if err := r.cache.Configure(cdi.WithAutoRefresh(false)); err != nil {
-		return fmt.Errorf("follow CDI specifications: %w", err)
-	}
-	return nil
-}
+// Registry is the devices of the specifications in the directories. A device in a later directory
+// takes the place of one of the same name in an earlier directory.
+type Registry []string
 
 // Inject changes s as the devices of the qualified names ask for. ErrNotFound names the devices
-// that do not exist; s is unchanged then.
-func (r *Registry) Inject(s *specs.Spec, names []string) error {
+// that do not exist; s is unchanged then. A directory that does not exist, and a file that cannot
+// be read, are named in that error alone.
+func (r Registry) Inject(s *specs.Spec, names []string) error {
 	if len(names) == 0 {
 		return nil
 	}
-	missing, err := r.cache.InjectDevices(s, names...)
-	if len(missing) > 0 {
-		if rerr := r.reload(); rerr != nil {
-			return rerr
-		}
-		missing, err = r.cache.InjectDevices(s, names...)
+	dirs, irregular := readable(r)
+	if len(dirs) == 0 { // the library would take directories of its own
+		return r.notFound(names, irregular, nil)
 	}
+	// The error is nil, always: see cdi.NewCache.
+	cache, _ := cdi.NewCache(cdi.WithSpecDirs(dirs...), cdi.WithAutoRefresh(false))
+	missing, err := cache.InjectDevices(s, names...)
 	if len(missing) > 0 {
-		return r.notFound(missing)
+		return r.notFound(missing, irregular, cache.GetErrors())
 	}
 	if err != nil {
 		return fmt.Errorf("CDI devices %s: %w: %w", strings.Join(names, ", "), err, errdefs.ErrInvalidArgument)
@@ -64,26 +42,37 @@ func (r *Registry) Inject(s *specs.Spec, names []string) error {
 	return nil
 }
 
-// reload reads the specifications again, whether or not a change was noticed. Configuring the
-// cache, with any option, does so in both of its modes; Refresh does not.
-func (r *Registry) reload() error {
-	if err := r.cache.Configure(cdi.WithSpecDirs(r.dirs...)); err != nil {
-		return fmt.Errorf("read CDI specifications: %w", err)
+// readable returns the directories that the library can read, and what is wrong with the others:
+// it opens whatever is named like a specification, and would wait for the writer of a FIFO.
+func readable(dirs []string) (read, irregular []string) {
+	for _, dir := range dirs {
+		entries, _ := os.ReadDir(dir) // the library reports the error
+		bad := slices.IndexFunc(entries, func(e os.DirEntry) bool {
+			if ext := filepath.Ext(e.Name()); e.IsDir() || ext != ".json" && ext != ".yaml" {
+				return false
+			}
+			st, err := os.Stat(filepath.Join(dir, e.Name()))
+			return err == nil && !st.Mode().IsRegular() && !st.IsDir()
+		})
+		if bad < 0 {
+			read = append(read, dir)
+			continue
+		}
+		irregular = append(irregular, filepath.Join(dir, entries[bad].Name())+
+			": it is not a regular file, so nothing in its directory is read")
 	}
-	return nil
+	return read, irregular
 }
 
 // notFound builds the error for missing devices. It lists the invalid specification files, because
 // one of them may describe a missing device.
-func (r *Registry) notFound(missing []string) error {
+func (r Registry) notFound(missing, broken []string, faults map[string][]error) error {
 	where := "no directory is configured (cdi.spec_dirs)"
-	if len(r.dirs) > 0 {
-		where = "no specification in " + strings.Join(r.dirs, ", ") + " has it"
+	if len(r) > 0 {
+		where = "no specification in " + strings.Join(r, ", ") + " has it"
 	}
-	var broken []string
-	faults := r.cache.GetErrors()
 	for _, path := range slices.Sorted(maps.Keys(faults)) {
-		if slices.Contains(r.dirs, path) {
+		if slices.Contains(r, path) {
 			continue // it does not exist, or cannot be watched
 		}
 		for _, err := range faults[path] {

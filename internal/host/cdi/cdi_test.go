@@ -3,17 +3,16 @@
 package cdi
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
-	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+	"tags.cncf.io/container-device-interface/pkg/cdi"
 )
 
 const gpu = `{"cdiVersion": "0.6.0", "kind": "vendor.com/gpu", "devices": [
@@ -40,12 +39,24 @@ func TestADeviceAddsWhatItsSpecificationSays(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "gpu.json", gpu)
 	s := empty()
-	if err := Open([]string{dir}).Inject(s, []string{"vendor.com/gpu=0"}); err != nil {
+	if err := (Registry{dir}).Inject(s, []string{"vendor.com/gpu=0"}); err != nil {
 		t.Fatal(err)
 	}
 	if !slices.Contains(s.Process.Env, "GPU=0") || len(s.Mounts) != 1 || s.Mounts[0].Destination != "/gpu" ||
 		len(s.Linux.Devices) != 1 || s.Linux.Devices[0].Path != "/dev/gpu0" {
 		t.Errorf("%+v %+v %+v", s.Process.Env, s.Mounts, s.Linux.Devices)
+	}
+}
+
+// An empty list of directories stood for those of the library, /etc/cdi among them.
+func TestWithoutDirectoriesThereAreNoDevices(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "gpu.json", gpu)
+	usual := cdi.DefaultSpecDirs
+	t.Cleanup(func() { cdi.DefaultSpecDirs = usual })
+	cdi.DefaultSpecDirs = []string{dir}
+	if err := Registry(nil).Inject(empty(), []string{"vendor.com/gpu=0"}); !errdefs.IsNotFound(err) {
+		t.Error(err)
 	}
 }
 
@@ -56,7 +67,7 @@ func TestADeviceThatDoesNotExistIsNamed(t *testing.T) {
 	write(t, dir, "gpu.json", gpu)
 	write(t, dir, "net.json", "{")
 	s := empty()
-	err := Open([]string{dir}).Inject(s, []string{"vendor.com/gpu=0", "vendor.com/gpu=1"})
+	err := Registry{dir}.Inject(s, []string{"vendor.com/gpu=0", "vendor.com/gpu=1"})
 	if !errdefs.IsNotFound(err) {
 		t.Fatal(err)
 	}
@@ -68,7 +79,7 @@ func TestADeviceThatDoesNotExistIsNamed(t *testing.T) {
 	if len(s.Process.Env)+len(s.Mounts)+len(s.Linux.Devices) > 0 {
 		t.Errorf("some of it was injected: %+v", s)
 	}
-	if err := Open(nil).Inject(s, []string{"vendor.com/gpu=0"}); !errdefs.IsNotFound(err) || !strings.Contains(err.Error(), "cdi.spec_dirs") {
+	if err := Registry(nil).Inject(s, []string{"vendor.com/gpu=0"}); !errdefs.IsNotFound(err) || !strings.Contains(err.Error(), "cdi.spec_dirs") {
 		t.Error(err)
 	}
 }
@@ -79,7 +90,7 @@ func TestASpecificationWithANullIsNamed(t *testing.T) {
 	write(t, dir, "gpu.json", gpu)
 	for _, list := range []string{"deviceNodes", "netDevices", "hooks", "mounts"} {
 		write(t, dir, "net.json", `{"cdiVersion": "1.1.0", "kind": "vendor.com/net", "devices": [{"name": "0", "containerEdits": {"`+list+`": [null]}}]}`)
-		r := Open([]string{dir})
+		r := Registry{dir}
 		if err := r.Inject(empty(), []string{"vendor.com/gpu=0"}); err != nil {
 			t.Errorf("%s: the device of another file: %v", list, err)
 		}
@@ -91,7 +102,7 @@ func TestASpecificationWithANullIsNamed(t *testing.T) {
 
 func TestASpecificationWrittenJustBeforeCounts(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cdi") // it does not exist at first
-	r := Open([]string{dir})
+	r := Registry{dir}
 	if err := r.Inject(empty(), []string{"vendor.com/gpu=0"}); !errdefs.IsNotFound(err) {
 		t.Fatal(err)
 	}
@@ -104,32 +115,31 @@ func TestASpecificationWrittenJustBeforeCounts(t *testing.T) {
 	}
 }
 
-func TestAChangedSpecificationIsNoticed(t *testing.T) {
-	before := goleak.IgnoreCurrent()
+func TestAChangedSpecificationCounts(t *testing.T) {
 	dir := t.TempDir()
-	write(t, dir, "gpu.json", gpu)
-	r := Open([]string{dir})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- r.Run(ctx) }()
-	changed := strings.Replace(gpu, "GPU=0", "GPU=zero", 1)
-	for i := 0; ; i++ { // it is written until Run watches
-		write(t, dir, "gpu.json", changed)
+	for _, value := range []string{"0", "zero"} {
+		write(t, dir, "gpu.json", strings.Replace(gpu, "GPU=0", "GPU="+value, 1))
 		s := empty()
-		if err := r.Inject(s, []string{"vendor.com/gpu=0"}); err != nil {
-			t.Fatal(err)
+		if err := (Registry{dir}).Inject(s, []string{"vendor.com/gpu=0"}); err != nil || !slices.Contains(s.Process.Env, "GPU="+value) {
+			t.Errorf("%q: %v", s.Process.Env, err)
 		}
-		if slices.Contains(s.Process.Env, "GPU=zero") {
-			break
-		}
-		if i > 10000 {
-			t.Fatalf("still %q", s.Process.Env)
-		}
-		time.Sleep(time.Millisecond)
 	}
-	cancel()
-	if err := <-done; err != nil {
+}
+
+// A FIFO that is named like a specification kept berth from its start, without a word, and later
+// each container with a device from being made.
+func TestAFIFOInPlaceOfASpecificationIsNotWaitedFor(t *testing.T) {
+	good, bad := t.TempDir(), t.TempDir()
+	write(t, good, "gpu.json", gpu)
+	fifo := filepath.Join(bad, "net.yaml")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	goleak.VerifyNone(t, before)
+	r := Registry{bad, good}
+	if err := r.Inject(empty(), []string{"vendor.com/gpu=0"}); err != nil {
+		t.Errorf("the device of another directory: %v", err)
+	}
+	if err := r.Inject(empty(), []string{"vendor.com/net=0"}); !errdefs.IsNotFound(err) || !strings.Contains(err.Error(), fifo) {
+		t.Error(err)
+	}
 }

@@ -9,9 +9,9 @@
 //   - If no specification describes a device, the error names the device, the directories that were
 //     searched, and the files in them that are invalid. A container never runs without a device
 //     that it asked for.
-//   - The specifications are in memory and are read again when a file changes. A device that is not
-//     found is looked for once more on disk, so that a specification which was written just before
-//     the request counts.
+//   - The specifications are read for each container that asks for a device, and not before: one
+//     that was written just before the request counts, and none keeps berth from its start.
+//   - A FIFO or a device that is named like a specification is not opened.
 //
 // # Never
 //

@@ -18,9 +18,9 @@ func FuzzInject(f *testing.F) {
 		dir := t.TempDir()
 		write(t, dir, "a.json", text)
 		s := &specs.Spec{}
-		if err := Open([]string{dir}).Inject(s, []string{"a.example/b=none-has-this-name"}); err != nil && !reflect.DeepEqual(s, &specs.Spec{}) {
+		if err := (Registry{dir}).Inject(s, []string{"a.example/b=none-has-this-name"}); err != nil && !reflect.DeepEqual(s, &specs.Spec{}) {
 			t.Errorf("%q has changed the container's specification, though it lacks the device", text)
 		}
-		_ = Open([]string{dir}).Inject(s, []string{"a.example/b=c"})
+		_ = (Registry{dir}).Inject(s, []string{"a.example/b=c"})
 	})
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/base/inroot"
 	"berth/internal/base/retry"
 )
 
@@ -32,6 +33,8 @@ const (
 	// readAgain is how long after a failed attempt to read the directory, as without a free
 	// descriptor, it is read again.
 	readAgain = time.Second
+	// maxConf bounds a file of the directory, in bytes.
+	maxConf = 1 << 20
 	// watchAgain is how long polling goes on before watching is tried again.
 	watchAgain = time.Minute
 )
@@ -260,6 +263,11 @@ func (n *Network) choose() (*libcni.NetworkConfigList, string, error) {
 }
 
 func loadFile(f string) (*libcni.NetworkConfigList, error) {
+	given, err := inroot.OpenGiven(f, maxConf) // the library would wait for the writer of a FIFO
+	if err != nil {
+		return nil, err
+	}
+	_ = given.Close()
 	if strings.HasSuffix(f, ".conflist") {
 		return libcni.NetworkConfFromFile(f)
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"berth/internal/host/namespace"
 )
@@ -359,6 +360,12 @@ func TestTheDirectoryIsFollowed(t *testing.T) {
 	write("5.conflist", conflist("five", ""))
 	until("five")
 	write("1.conflist", []byte("{ this is not JSON"))
+	// a FIFO held up the reading, and the start of berth, without a word
+	for _, name := range []string{"1.conf", "11.conflist"} {
+		if err := unix.Mkfifo(filepath.Join(n.cfg.ConfDir, name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	write("2.conflist", conflist("two", ""))
 	until("two")
 	if err := os.RemoveAll(n.cfg.ConfDir); err != nil {

@@ -5,14 +5,14 @@ package spec
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
-	"os"
 	"slices"
 	"unicode/utf8"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/internal/base/inroot"
 )
 
 // maxBase bounds the file of a base specification, in bytes.
@@ -20,17 +20,9 @@ const maxBase = 1 << 20
 
 // LoadBase reads the specification that the containers of a handler start from.
 func LoadBase(path string) (*specs.Spec, error) {
-	f, err := os.Open(path)
+	b, err := inroot.ReadGiven(path, maxBase)
 	if err != nil {
 		return nil, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxBase+1))
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
-	}
-	if len(b) > maxBase {
-		return nil, fmt.Errorf("%s has more than %d bytes: %w", path, maxBase, errdefs.ErrInvalidArgument)
 	}
 	if !utf8.Valid(b) {
 		return nil, fmt.Errorf("%s is not UTF-8: %w", path, errdefs.ErrInvalidArgument)

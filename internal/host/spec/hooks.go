@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -17,6 +16,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/internal/base/inroot"
 )
 
 // Hook is a file of oci-hooks(5): a hook, the containers that it is for, and its stages.
@@ -56,15 +57,10 @@ func LoadHooks(dirs []string) ([]Hook, error) {
 	}
 	var hooks []Hook
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		f, err := os.Open(files[name])
+		b, err := inroot.ReadGiven(files[name], maxHook)
 		if errors.Is(err, os.ErrNotExist) {
 			continue // it went meanwhile
 		}
-		if err != nil {
-			return nil, fmt.Errorf("read OCI hook: %w", err)
-		}
-		b, err := io.ReadAll(io.LimitReader(f, maxHook+1))
-		_ = f.Close()
 		var h Hook
 		if err == nil {
 			h, err = parseHook(b)

@@ -5,20 +5,19 @@ package imagestore
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/diff"
-	"github.com/containerd/errdefs"
 	"github.com/containerd/imgcrypt/v2"
 	"github.com/containerd/imgcrypt/v2/images/encryption"
 	"github.com/containerd/typeurl/v2"
 	ocicrypt "github.com/containers/ocicrypt/config"
 	"github.com/containers/ocicrypt/utils"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sys/unix"
+
+	"berth/internal/base/inroot"
 )
 
 // keys are the private keys of this node.
@@ -86,20 +85,7 @@ func (ks *keys) privateKeys() ([][]byte, error) {
 
 // privateKey reads a private key, which may be behind a symbolic link.
 func privateKey(path string) ([]byte, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0) // a FIFO would block
-	if err != nil {
-		return nil, err
-	}
-	f := os.NewFile(uintptr(fd), path)
-	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !st.Mode().IsRegular() || st.Size() > maxKey {
-		return nil, fmt.Errorf("it is not a regular file of %d bytes at most: %w", maxKey, errdefs.ErrInvalidArgument)
-	}
-	key, err := io.ReadAll(io.LimitReader(f, maxKey))
+	key, err := inroot.ReadGiven(path, maxKey)
 	if err != nil {
 		return nil, err
 	}

@@ -19,6 +19,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/pelletier/go-toml/v2"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/base/inroot"
 )
 
 const (
@@ -244,7 +246,7 @@ func stampOf(path string) stamp {
 // readFile reads a file that decides which images run on this node: others than root, or this user,
 // must not be able to write to it.
 func readFile(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO without a writer must not hang
+	f, err := inroot.OpenGiven(path, maxFile)
 	if err != nil {
 		return nil, err
 	}
@@ -252,9 +254,6 @@ func readFile(path string) ([]byte, error) {
 	st, err := f.Stat()
 	if err != nil {
 		return nil, err
-	}
-	if !st.Mode().IsRegular() || st.Size() > maxFile {
-		return nil, fmt.Errorf("%s is not a regular file of at most %d bytes", path, maxFile)
 	}
 	if err := checkWriters(path, st); err != nil {
 		return nil, err
