@@ -187,6 +187,9 @@ func (a app) root() *cobra.Command {
 	root.SetCompletionCommandGroupID("Node")
 	_ = root.RegisterFlagCompletionFunc("output", oneOf([]string{"table", "wide", "name", "json", "yaml"}))
 	everyCommand(root, func(c *cobra.Command) {
+		if c.HasSubCommands() && !c.Runnable() { // a wrong name below it is an error, and not help
+			c.Args, c.RunE = cobra.ArbitraryArgs, hinted
+		}
 		switch {
 		case c.ValidArgsFunction != nil:
 		case !strings.Contains(c.Use, " "): // it takes no argument, and no file either

@@ -245,6 +245,8 @@ func TestRemoveRefusesWhatIsRunning(t *testing.T) {
 	says(t, "rm of a container", problem, "nginx", "RUNNING", "--force")
 	_, problem = berth(t, at, "rm")
 	says(t, "rm", problem, "--all")
+	_, problem = berth(t, at, "rm", "-f", "--all", "sql") // it removed every pod
+	says(t, "rm --all of one", problem, "--all", "sql")
 	if len(f.calls) > 0 {
 		t.Errorf("rm removed something: %q", f.calls)
 	}

@@ -39,6 +39,9 @@ func eventsCommand(svc *service, pr *printer) *cobra.Command {
 	}
 	cmd.Flags().DurationVar(&since, "since", 0, "begin with what happened so long ago, such as 2h")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if since < 0 {
+			return fmt.Errorf("--since %s is negative", since)
+		}
 		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			err := printTurns(ctx, pr, c, cmd.OutOrStdout(), time.Now().Add(-since))
 			if client.IsUnimplemented(err) {

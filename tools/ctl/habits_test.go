@@ -31,7 +31,7 @@ func TestTheVerbsOfOtherToolsAreHintedAt(t *testing.T) {
 		"info":     "berth status",
 		"Kill":     "berth stop",
 		"timelin":  "did you mean timeline",
-		"xyzzy":    "berth help",
+		"xyzzy":    "berth --help",
 	} {
 		_, problem := berth(t, "/s", verb)
 		says(t, verb, problem, want)

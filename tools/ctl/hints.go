@@ -79,12 +79,12 @@ func hinted(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cmd.Help()
 	}
-	text := fmt.Sprintf("there is no command %q", args[0])
-	if hint, ok := hints[strings.ReplaceAll(strings.ToLower(args[0]), "-", "")]; ok {
+	text := fmt.Sprintf("there is no command %q", strings.TrimPrefix(cmd.CommandPath()+" "+args[0], "berth "))
+	if hint, ok := hints[strings.ReplaceAll(strings.ToLower(args[0]), "-", "")]; ok && !cmd.HasParent() {
 		return fmt.Errorf("%s: %s", text, hint)
 	}
 	if alike := cmd.SuggestionsFor(args[0]); len(alike) > 0 {
 		return fmt.Errorf("%s; did you mean %s?", text, strings.Join(alike, " or "))
 	}
-	return fmt.Errorf("%s; `berth help` lists them", text)
+	return fmt.Errorf("%s; `%s --help` lists them", text, cmd.CommandPath())
 }

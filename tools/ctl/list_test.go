@@ -87,10 +87,15 @@ func TestListsSortAndFilter(t *testing.T) {
 		t.Errorf("ps -o json: %v\n%s", err, out)
 	}
 	for args, want := range map[string]string{
-		"ps --sort size":      "age, memory, name, restarts, state",
-		"ps --label x":        "KEY=VALUE",
-		"ps --state ready":    "created, running, ended, exited, unknown",
-		"pods --state exited": "ready, ended, notready",
+		"ps --sort size":           "age, memory, name, restarts, state",
+		"ps --label x":             "KEY=VALUE",
+		"ps --state ready":         "created, running, ended, exited, unknown",
+		"pods --state exited":      "ready, ended, notready",
+		"timeline web --since -1h": "--since -1h0m0s is negative",
+		"events --since -1h":       "--since -1h0m0s is negative",
+		"stop web -t -1":           "--timeout -1 is negative",
+		"config none":              `no command "config none"`,
+		"debug none":               "`berth debug --help` lists them",
 	} {
 		_, problem := berth(t, at, strings.Fields(args)...)
 		says(t, args, problem, want)

@@ -29,6 +29,9 @@ func stopCommand(svc *service, patience time.Duration) *cobra.Command {
 	}
 	cmd.Flags().Int64VarP(&timeout, "timeout", "t", 10, "seconds until a container is killed; the default is what its pod says, or else")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if timeout < 0 {
+			return fmt.Errorf("--timeout %d is negative: 0 kills at once", timeout)
+		}
 		grace := func(annotations map[string]string) int64 {
 			if n, err := strconv.ParseInt(annotations[manifest.AnnotationGrace], 10, 64); err == nil && !cmd.Flags().Changed("timeout") {
 				return n
@@ -130,6 +133,9 @@ func rmCommand(svc *service, patience time.Duration) *cobra.Command {
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "remove all pods")
 	volumeDirFlag(cmd, &volumes)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if all && len(args) > 0 {
+			return fmt.Errorf("--all removes every pod, and not only %q: leave one of the two out", args)
+		}
 		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			if all {
 				list, err := c.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})

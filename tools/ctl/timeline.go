@@ -38,6 +38,9 @@ func timelineCommand(svc *service, pr *printer) *cobra.Command {
 	cmd.Flags().DurationVar(&since, "since", 0, "leave out what is older, such as 2h")
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on printing what happens")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if since < 0 {
+			return fmt.Errorf("--since %s is negative", since)
+		}
 		return svc.client(cmd, func(ctx context.Context, c *client.Client) error {
 			q := &berthv1.TimelineRequest{Attempts: attempts, Node: node}
 			if since > 0 {
