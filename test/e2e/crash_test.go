@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/api/client"
 	"berth/test/node"
 )
 
@@ -132,6 +133,42 @@ func TestTheCodeSurvivesShimAndContainerd(t *testing.T) {
 		t.Errorf("this kernel may not know the code, but %d %s was invented", st.GetExitCode(), st.GetReason())
 	}
 	n.StartContainerd()
+}
+
+// PROPERTIES 72: a container ignores its stop signal, and berth is killed in its grace period. The
+// next berth kills it at the end of that, though nobody asks again; it ran for ever. Its signal is
+// not sent again.
+func TestAStopGoesOnAfterBerthIsKilled(t *testing.T) {
+	t.Parallel()
+	n := node.Start(t, node.Options{})
+	_, id := n.Sh("trap 'echo asked' TERM; while :; do echo tick; sleep 0.1; done")
+	n.Until("it is ready", func() bool { return n.Log(id) != "" })
+	const grace = 3 * time.Second
+	began, cut := time.Now(), make(chan error, 1)
+	go func(c *client.Client) {
+		_, err := c.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: int64(grace.Seconds())})
+		cut <- err
+	}(n.Client)
+	n.Until("a second of its grace is over", func() bool {
+		_, after, _ := strings.Cut(n.Log(id), "asked")
+		return strings.Count(after, "tick") > 10
+	})
+	n.Berth.Kill(syscall.SIGKILL)
+	if err := <-cut; err == nil {
+		t.Error("it was stopped before berth was killed")
+	}
+	n.StartBerth()
+	st := n.Ended(id)
+	node.ExpectExit(t, st, 137, "Error")
+	if took := time.Unix(0, st.GetFinishedAt()).Sub(began); took < grace {
+		t.Errorf("it was killed %v after it was asked to end", took)
+	}
+	if out := n.Log(id); strings.Count(out, "asked") != 1 {
+		t.Errorf("it was asked to end other than once:\n%s", out)
+	}
+	if out, _ := n.Command("why", id).CombinedOutput(); !strings.Contains(string(out), "The call was cut off") {
+		t.Errorf("why: %s", out)
+	}
 }
 
 // exitOnTerm is a script that says when it is ready, and ends with 42 when it gets SIGTERM.

@@ -20,6 +20,9 @@ func (v *Watch) truthLocked(st *runtimeapi.ContainerStatus, final bool) {
 		if final && p != nil && p.Ended && p.Started {
 			v.problemLocked("%s has ended with %d and is %s", world.Short(id), p.Code, st.GetState())
 		}
+		if final && p != nil && p.Asked && !p.Ended && st.GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING {
+			v.problemLocked("%s was asked to end, and runs on", world.Short(id))
+		}
 	case p == nil:
 		// Whether a restore ran is known to its shim alone.
 		if reason != "StartError" && (reason != "Unknown" || !v.w.Unrestored(id)) {

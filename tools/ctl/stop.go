@@ -22,8 +22,8 @@ func stopCommand(svc *service, patience time.Duration) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stop NAME|ID...",
 		Short: "Stop containers or pods",
-		Long: "Stop containers or pods, and wait until they have ended. Ctrl-C ends the waiting and the stopping: what got its\n" +
-			"stop signal may still end, but nothing kills it any more, and of a pod nothing else is stopped.",
+		Long: "Stop containers or pods, and wait until they have ended. Ctrl-C ends the waiting: what got its stop signal is killed\n" +
+			"at the end of its grace period all the same, and of a pod nothing else is stopped.",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: svc.complete(pods, containers, running),
 	}
@@ -66,12 +66,11 @@ func stopCommand(svc *service, patience time.Duration) *cobra.Command {
 
 // abandonedStop explains which work goes on when a person stops waiting for a stop.
 func abandonedStop(o object, arg string) string {
-	again := "until `berth stop " + arg + "` is run again"
 	if o.pod {
-		return "the containers of pod " + arg + " got their stop signals and may still end; those that do not are not killed, " +
-			"and the pod's sandbox and network stay, " + again
+		return "the containers of pod " + arg + " got their stop signals, and are killed at the end of their grace periods; " +
+			"the pod's sandbox and network stay, until `berth stop " + arg + "` is run again"
 	}
-	return "container " + arg + " got its stop signal and may still end; if it does not, it is not killed, " + again
+	return "container " + arg + " got its stop signal, and is killed at the end of its grace period"
 }
 
 // stopPod stops the containers of a pod side by side, as the kubelet does, and then the pod. grace

@@ -101,7 +101,7 @@ func TestCtrlCLeavesTheRemovalGoingOn(t *testing.T) {
 	}{
 		{[]string{"rm", "sql", "nginx"}, "the removal of container sql goes on by itself; `berth timeline bbc333`"},
 		{[]string{"rm", "-f", "db"}, "the removal of pod db goes on by itself; `berth timeline aab222`"},
-		{[]string{"stop", "sql"}, "container sql got its stop signal and may still end; if it does not, it is not killed, until `berth stop sql` is run again"},
+		{[]string{"stop", "sql"}, "container sql got its stop signal, and is killed at the end of its grace period"},
 	} {
 		f := stuck()
 		ctx, cancel := context.WithCancel(t.Context())

@@ -22,6 +22,7 @@ var kinds = []Event{
 	CheckpointLeft{},
 	StartTakenBack{},
 	StopRequested{},
+	StopGoesOn{},
 	StopSignalLost{},
 	RemovalRequested{},
 	TakesLong{},

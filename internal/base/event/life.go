@@ -183,6 +183,16 @@ func (e StopRequested) line() Line {
 	return info(Call, "stop requested", e.By.attrs(attrs...)...)
 }
 
+// StopGoesOn reports that a stop on record goes on without the call that asked for it: berth was
+// restarted meanwhile, or the client is gone.
+type StopGoesOn struct {
+	Left time.Duration `json:"left"` // until SIGKILL
+}
+
+func (e StopGoesOn) line() Line {
+	return info(Berth, "stop goes on without the call that asked for it", slog.Duration("left", e.Left))
+}
+
 // RemovalRequested reports that a container or sandbox is to be removed. It is noted once.
 type RemovalRequested struct {
 	By Client `json:"by,omitzero"`

@@ -12,6 +12,7 @@ import (
 	"berth/internal/base/clock"
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
+	"berth/internal/base/ops"
 	"berth/internal/base/retry"
 )
 
@@ -57,6 +58,9 @@ func (a *auditor) run(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	case <-a.recovery.restored:
+	}
+	for _, u := range a.units.all() {
+		a.goOn(u)
 	}
 	audit := time.NewTicker(a.cfg.AuditInterval)
 	defer audit.Stop()
@@ -155,8 +159,9 @@ func (a *auditor) audit() {
 			a.auditProcess(u)
 		}
 		a.resume(u)
-		if u.now().Removing {
-			// The call that asked for the removal is gone, or could not end it.
+		a.goOn(u)
+		if u.now().Removing || u.pod.now().Stopping {
+			// The call that asked for that is gone, or could not end it.
 			a.ask(u.id, func(ctx context.Context) {
 				if err := a.stopper.kill(ctx, u); err != nil {
 					a.obs.Note(u.id, event.KillFailed{Err: err.Error()})
@@ -164,6 +169,21 @@ func (a *auditor) audit() {
 			})
 		}
 	}
+}
+
+// goOn lets the stop of u that is on record go on, if no call waits for it: berth was restarted, or
+// the client is gone.
+func (a *auditor) goOn(u *unit) {
+	if u.now().Stop == nil || !u.runs() || u.stops.any() {
+		return
+	}
+	a.ask(u.id+" (stop)", func(context.Context) { // it may take longer than an attempt
+		ctx, op := a.ops.list.Begin(a.ops.life, ops.Work{Kind: ops.Stop, Of: u.object()})
+		defer op.End()
+		if err := a.stopper.goOn(ctx, u); err != nil && ctx.Err() == nil {
+			a.obs.Note(u.id, event.KillFailed{Err: err.Error()})
+		}
+	})
 }
 
 // auditProcess asks the kernel about the process of u, and the workload where the kernel knows of

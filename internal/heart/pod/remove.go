@@ -29,6 +29,9 @@ func (r *remover) removePod(ctx context.Context, u *unit) error {
 		}
 	}
 	if err := r.stopper.stopPod(ctx, u); err != nil {
+		if u.now().Phase.Ended() {
+			r.lanes.release(u) // nothing else would before the next relist
+		}
 		return err
 	}
 	g, gctx := errgroup.WithContext(ctx)

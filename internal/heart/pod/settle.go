@@ -91,7 +91,7 @@ func (s *settler) settle(ctx context.Context, u *unit) error {
 		if st.Phase == state.Creating && known.Origin == exit.Start { // given up before it was visible
 			st.Removing, st.Stopping, st.Undone = true, true, known.Message
 		}
-		st.Phase, st.Exit, st.TakingBack = u.endedPhase(), known, false
+		st.Phase, st.Exit, st.TakingBack, st.Stop = u.endedPhase(), known, false, nil
 		u.oom.record(st)
 		return true
 	}, drained)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/base/clock"
 	"berth/internal/base/event"
 	"berth/internal/base/exit"
 	"berth/internal/base/lane"
@@ -25,6 +26,7 @@ var errStopRequested = fmt.Errorf("a stop was asked for meanwhile: %w", errdefs.
 
 // stopper ends the processes of units.
 type stopper struct {
+	ops         *operations
 	grace       time.Duration // for a start in flight
 	networkWait time.Duration // for the network to be given back
 	processes   *processes
@@ -89,27 +91,124 @@ func (s *stopper) stop(ctx context.Context, u *unit, timeout time.Duration) erro
 	ctx, op := ops.Begin(ctx, ops.Work{Kind: ops.Stop, Of: u.object()})
 	defer op.End()
 	defer u.stops.begin()()
+	return s.end(ctx, u, s.record(ctx, u, timeout))
+}
+
+// recordPatience is how long a stop waits until it is on record. A disk that does not answer, or
+// takes nothing, keeps it from that, and from nothing else.
+const recordPatience = time.Second
+
+// record records a stop of u, or joins the one on record, of which the earlier deadline counts, and
+// returns the stop to carry out. The stop of a pod and a removal are on record already, and a kill
+// that follows at once needs none.
+func (s *stopper) record(ctx context.Context, u *unit, timeout time.Duration) state.Stop {
+	now := u.clock.Now()
+	asked := state.Stop{At: now, Until: now.Add(timeout)}
+	if timeout <= 0 || u.now().Removing || u.pod.now().Stopping {
+		return asked
+	}
+	written := s.write(u, func(st *state.Status) bool {
+		if st.Phase.Ended() || st.Stop != nil && !asked.Until.Before(st.Stop.Until) {
+			return false
+		}
+		next := asked
+		if st.Stop != nil {
+			next.At, next.Sent = st.Stop.At, st.Stop.Sent
+		}
+		st.Stop = &next
+		return true
+	})
+	select {
+	case <-written:
+	case <-ctx.Done():
+	}
+	if known := u.now().Stop; known != nil {
+		asked.Sent, asked.Until = known.Sent, clock.Earlier(asked.Until, known.Until)
+	}
+	return asked
+}
+
+// write changes the record of u, and returns a channel that is closed once that is done, or takes
+// too long.
+func (s *stopper) write(u *unit, edit func(*state.Status) bool) <-chan struct{} {
+	ctx, cancel := context.WithTimeout(s.ops.life, recordPatience)
+	if !s.ops.spawn(func() {
+		defer cancel()
+		_ = u.changeFor(ctx, edit)
+	}) {
+		cancel() // berth is being stopped
+	}
+	return ctx.Done()
+}
+
+// goOn carries out the stop of u that is on record, whose call is gone. If its signal may not have
+// been sent, it begins again.
+func (s *stopper) goOn(ctx context.Context, u *unit) error {
+	defer u.stops.begin()()
+	stop := u.now().Stop
+	if stop == nil {
+		return nil // it has ended
+	}
+	again, now := *stop, u.clock.Now()
+	if stop.Sent.IsZero() {
+		again.Until = now.Add(stop.Until.Sub(stop.At))
+	}
+	if u.stops.cutOff() {
+		s.obs.Note(u.id, event.StopGoesOn{Left: max(0, again.Until.Sub(now))})
+	}
+	return s.end(ctx, u, again)
+}
+
+// end sends the stop signal to the process of u, unless it was sent, and SIGKILL at the deadline. It
+// waits until its exit is settled.
+func (s *stopper) end(ctx context.Context, u *unit, stop state.Stop) error {
 	w := s.lanes.wait(u) // a settle that failed is tried now
 	defer w.End()
-	if timeout > 0 {
-		err := s.signal(ctx, u, signalNumber(u), u.evidence.stop)
+	if stop.Until.After(stop.At) {
+		var err error
+		if stop.Sent.IsZero() {
+			err = s.signal(ctx, u, signalNumber(u), u.evidence.stop)
+		}
 		if absent(err) != nil {
 			s.obs.Note(u.id, event.StopSignalLost{Err: err.Error()})
-		} else {
-			wait, cancel := context.WithTimeout(ctx, timeout)
-			wait, op := ops.Begin(wait, ops.Work{Kind: ops.Signal, What: signalName(signalNumber(u)), Then: "SIGKILL"})
-			err := waitSettled(wait, w, u)
-			op.End()
-			cancel()
-			if err == nil || ctx.Err() != nil {
-				return err
-			}
+		} else if err := s.waitSignalled(ctx, w, u, stop); err == nil || ctx.Err() != nil {
+			return err
 		}
 	}
 	if err := s.kill(ctx, u); err != nil {
 		return err
 	}
 	return s.waitKilled(ctx, w, u)
+}
+
+// soon is how long a process may take to end before it is recorded that its signal was sent. Most
+// have ended by then, and their end does not wait for that record.
+const soon = 100 * time.Millisecond
+
+// waitSignalled waits as w until the exit of u, to which the stop signal was sent, is settled, at
+// most until the deadline.
+func (s *stopper) waitSignalled(ctx context.Context, w *lane.Waiter, u *unit, stop state.Stop) error {
+	wait, cancel := context.WithTimeout(ctx, stop.Until.Sub(u.clock.Now()))
+	defer cancel()
+	wait, op := ops.Begin(wait, ops.Work{Kind: ops.Signal, What: signalName(signalNumber(u)), Then: "SIGKILL"})
+	defer op.End()
+	if stop.Sent.IsZero() {
+		stop.Sent = u.clock.Now()
+		short, cancel := context.WithTimeout(wait, soon)
+		err := waitSettled(short, w, u)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		s.write(u, func(st *state.Status) bool {
+			if st.Stop == nil || !st.Stop.Sent.IsZero() {
+				return false
+			}
+			st.Stop = &state.Stop{At: st.Stop.At, Until: stop.Until, Sent: stop.Sent}
+			return true
+		})
+	}
+	return waitSettled(wait, w, u)
 }
 
 // waitKilled waits as w for the exit of u, which was killed, to be settled, and insists on its end

@@ -3,6 +3,7 @@
 package pod_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -153,6 +154,57 @@ func TestAStopEndsWhatAStartThatWasCutOffMade(t *testing.T) {
 				if st, err := again.ContainerStatus(t.Context(), c, false); err != nil || st.GetStatus().GetState() != exited {
 					t.Errorf("%v, %v", st, err)
 				}
+			})
+		})
+	}
+}
+
+// PROPERTIES 72: a stop is on record, and SIGKILL comes at its deadline if its client is gone, or if
+// berth was killed; a second request joins it. Nor does a disk keep a stop from its effect.
+func TestAStopGoesOnWithoutItsCall(t *testing.T) {
+	for name, meanwhile := range map[string]func(t *testing.T, b *bubble, c string, hangUp func()) *bubble{
+		"its client is gone": func(_ *testing.T, b *bubble, _ string, hangUp func()) *bubble { hangUp(); return b },
+		"berth is killed":    func(t *testing.T, b *bubble, _ string, _ func()) *bubble { return restart(t, b.World, b.kill()) },
+		"it is repeated": func(t *testing.T, b *bubble, c string, hangUp func()) *bubble {
+			hangUp()
+			again := restart(t, b.World, b.kill())
+			go func() { _ = again.StopContainer(context.WithoutCancel(t.Context()), c, time.Hour) }()
+			return again
+		},
+		"the disk is full":         func(_ *testing.T, b *bubble, _ string, _ func()) *bubble { return b },
+		"the disk does not answer": func(_ *testing.T, b *bubble, _ string, _ func()) *bubble { return b },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bubble) {
+				c := b.run(b.pod("p1", ""), "c1")
+				lift := func() {}
+				switch name {
+				case "the disk is full":
+					lift = b.Refuse("commit", c, errFull)
+				case "the disk does not answer":
+					lift = b.Hold("commit", c)
+				}
+				began := time.Now()
+				ctx, hangUp := context.WithCancel(t.Context())
+				defer hangUp()
+				stop := b.StopContainer
+				go func() { _ = stop(ctx, c, 30*time.Second) }()
+				time.Sleep(5 * time.Second)
+				b = meanwhile(t, b, c, hangUp)
+				time.Sleep(24 * time.Second)
+				if p := b.Process(c); !p.Asked || p.Killed {
+					t.Errorf("after 29 seconds it was asked to end: %v, and killed: %v", p.Asked, p.Killed)
+				}
+				time.Sleep(3 * time.Second)
+				if p := b.Process(c); !p.Ended {
+					t.Errorf("it lives %v after it was to be stopped", time.Since(began))
+				}
+				if signals := b.Calls("signal", c); signals != 2 {
+					t.Errorf("it got %d signals", signals)
+				}
+				lift()
+				time.Sleep(time.Minute)
+				b.expect(c, exited, 137, "Error")
 			})
 		})
 	}

@@ -10,6 +10,22 @@ type stops struct {
 	count int
 	// closed while there are any; nil if channel was not called since the last one ended
 	begun chan struct{}
+	cut   bool // cutOff was called
+}
+
+// any reports whether a stop is in flight.
+func (s *stops) any() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.count > 0
+}
+
+// cutOff notes that the call of a stop is gone, and reports whether that is news.
+func (s *stops) cutOff() (news bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	news, s.cut = !s.cut, true
+	return news
 }
 
 // begin notes that a stop is in flight, until end is called.

@@ -94,6 +94,9 @@ func (u *unit) init(st state.Status) {
 	u.record.init(st)
 	u.task = make(gate, 1)
 	u.evidence.init(st.Exit, u.clock)
+	if st.Stop != nil && !st.Stop.Sent.IsZero() {
+		u.evidence.of.Stops = 1
+	}
 	u.underway.start.at = recorded(&st, false)
 	u.setProcess(st.Process)
 	u.setLabel(st.SELinuxLabel)

@@ -260,6 +260,7 @@ func New(cfg Config, p Ports) *Controller {
 		obs:       p.Observer,
 	}
 	stopper := &stopper{
+		ops:         work,
 		grace:       cfg.StartGrace,
 		networkWait: cfg.NetworkWait,
 		processes:   processes,

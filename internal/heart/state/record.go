@@ -76,9 +76,11 @@ type Status struct {
 	// Holds lists the objects that are still to be released.
 	Holds Hold `json:"holds"`
 	// Stopping is set if a stop of the sandbox was requested: it takes no more containers, and its
-	// network is released once its process has ended. A stop that was cut off is not resumed; its
-	// client repeats the request.
+	// network is released once its process has ended. Its processes are ended without the call, too.
 	Stopping bool `json:"stopping,omitempty"`
+	// Stop is the stop of a container that runs. It is nil if none was requested, and once the
+	// container has ended.
+	Stop *Stop `json:"stop,omitempty"`
 	// Removing is set if a removal was requested: everything is released once the process has
 	// ended, and then the record is deleted. That goes on by itself, through a crash too.
 	Removing bool `json:"removing,omitempty"`
@@ -108,6 +110,15 @@ type Status struct {
 	OOMKilledAt clock.Instant `json:"oomKilledAt,omitzero"`
 	// Start is how far the start of a container has come. On disk its fields are the status's own.
 	Start
+}
+
+// Stop is a stop of a container that was requested. It is on record before the stop signal is sent,
+// and goes on without the call that asked for it, through a crash too. A berth that is older than it
+// ignores it: there the client repeats the request.
+type Stop struct {
+	At    clock.Instant `json:"at"`            // of the request
+	Until clock.Instant `json:"until"`         // when SIGKILL follows
+	Sent  clock.Instant `json:"sent,omitzero"` // when the stop signal was; zero: perhaps not
 }
 
 // Start holds the progress of a CREATED container's start, besides Process, so that the next berth

@@ -53,6 +53,7 @@ type life struct {
 	path        string // of what is silent
 	startFailed string
 	stops       []stopAsked
+	cutOff      bool           // a stop went on without its call
 	held        *event.EndHeld // what keeps it from its end since it was killed
 	exit        *event.Exit
 	reported    *event.Exit // by a witness
@@ -173,6 +174,8 @@ func (s *story) noteContainer(l *life, n recorder.Entry) {
 		l.startFailed = e.Err
 	case event.StopRequested:
 		l.stops = append(l.stops, stopAsked{e, n.At})
+	case event.StopGoesOn:
+		l.cutOff = true
 	case event.ExitReported:
 		if l.reported == nil || !l.reported.Measured {
 			l.reported = &e.Exit

@@ -405,6 +405,9 @@ func (s *story) stop(l *life, stop stopAsked, sig int, now clock.Instant) (Cause
 	if sig == int(unix.SIGKILL) && stop.Timeout > 0 && took >= stop.Timeout {
 		why += fmt.Sprintf(" It did not end within its %s, and was killed.", stop.Timeout)
 	}
+	if l.cutOff {
+		why += " The call was cut off, and berth went on with the stop."
+	}
 	return cause, why, ended
 }
 
