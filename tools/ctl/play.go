@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -180,7 +181,8 @@ type player struct {
 	plan      *manifest.Plan
 	volumeDir string
 	out       io.Writer
-	watched   bool // restartPolicy holds
+	watched   bool        // restartPolicy holds
+	away      atomic.Bool // berth does not answer, and that was said
 
 	volumes    bool   // whether this play made the directory of the pod's volumes
 	pod        string // ID, "" until the sandbox is made
@@ -264,7 +266,7 @@ func (p *player) initialize(ctx context.Context, pc manifest.Container) error {
 		if err != nil {
 			return err
 		}
-		st, err := ended(ctx, p.client, ct.id)
+		st, err := p.ended(ctx, ct.id)
 		if err != nil || st.GetExitCode() == 0 {
 			return err
 		}
@@ -293,11 +295,29 @@ func (p *player) start(ctx context.Context, pc manifest.Container, attempt uint3
 		return played{}, fmt.Errorf("create container %s: %w", name, err)
 	}
 	id := resp.GetContainerId()
-	if _, err := p.client.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id}); err != nil {
+	if err := p.startCreated(ctx, id); err != nil {
 		return played{}, fmt.Errorf("start container %s: %w", name, err)
 	}
 	fmt.Fprintf(p.out, "container %s  %s\n", short(id), name)
 	return played{name, id}, nil
+}
+
+// startCreated starts a container. If berth was restarted meanwhile, its status tells whether that
+// took effect.
+func (p *player) startCreated(ctx context.Context, id string) error {
+	for {
+		_, err := p.client.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id})
+		if !client.IsUnavailable(err) {
+			return err
+		}
+		st, err := p.status(ctx, id)
+		if err != nil || st.GetState() != runtimeapi.ContainerState_CONTAINER_CREATED {
+			return err
+		}
+		if !pause(ctx, awayEvery) {
+			return ctx.Err()
+		}
+	}
 }
 
 // undo removes everything that a failed play made, or only stops it if it is to be kept, and
@@ -377,18 +397,50 @@ func needImage(ctx context.Context, c *client.Client, pod *runtimeapi.PodSandbox
 }
 
 // ended waits until a container has ended. It polls, because status is served from memory.
-func ended(ctx context.Context, c *client.Client, id string) (*runtimeapi.ContainerStatus, error) {
-	t := time.NewTicker(20 * time.Millisecond)
-	defer t.Stop()
+func (p *player) ended(ctx context.Context, id string) (*runtimeapi.ContainerStatus, error) {
 	for {
-		st, err := c.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
-		if err != nil || st.GetStatus().GetState() == runtimeapi.ContainerState_CONTAINER_EXITED {
-			return st.GetStatus(), err
+		st, err := p.status(ctx, id)
+		if err != nil || st.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED {
+			return st, err
 		}
-		select {
-		case <-ctx.Done():
+		if !pause(ctx, lookEvery) {
 			return nil, ctx.Err()
-		case <-t.C:
+		}
+	}
+}
+
+// status returns the status of a container, once berth is there.
+func (p *player) status(ctx context.Context, id string) (st *runtimeapi.ContainerStatus, err error) {
+	err = p.patiently(ctx, func() error {
+		resp, err := p.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: id})
+		st = resp.GetStatus()
+		return err
+	})
+	return st, err
+}
+
+const (
+	lookEvery = 20 * time.Millisecond
+	awayEvery = 500 * time.Millisecond // between two calls while berth is not there
+)
+
+// patiently makes a call again for as long as berth is not there. Of the calls that wait for that at
+// the same time the first one says so. The call must be one that may take effect twice.
+func (p *player) patiently(ctx context.Context, call func() error) error {
+	for said := false; ; {
+		err := call()
+		if !client.IsUnavailable(err) || ctx.Err() != nil {
+			if said {
+				p.away.Store(false)
+			}
+			return err
+		}
+		if p.away.CompareAndSwap(false, true) {
+			said = true
+			p.say("berth does not answer, the pod goes on: %v\n", client.Explain(err))
+		}
+		if !pause(ctx, awayEvery) {
+			return ctx.Err()
 		}
 	}
 }
@@ -398,7 +450,7 @@ func ended(ctx context.Context, c *client.Client, id string) (*runtimeapi.Contai
 func (p *player) wait(ctx context.Context) (int32, error) {
 	var code int32
 	for _, ct := range p.containers {
-		st, err := ended(ctx, p.client, ct.id)
+		st, err := p.ended(ctx, ct.id)
 		if err != nil {
 			return 0, err
 		}

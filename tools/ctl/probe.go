@@ -30,7 +30,7 @@ type prober struct {
 // watch runs the probe again and again until ctx ends. It calls changed whenever enough attempts in
 // a row have had the other result, with the error of the last one, and ends if that returns false.
 // The probe begins as not successful, and changed is called for its first result in either
-// direction.
+// direction. An attempt that a restart of berth cuts off has no result.
 func (p *prober) watch(ctx context.Context, changed func(healthy bool, why error) bool) {
 	if !pause(ctx, seconds(p.probe.InitialDelaySeconds)) {
 		return
@@ -42,13 +42,14 @@ func (p *prober) watch(ctx context.Context, changed func(healthy bool, why error
 		if ctx.Err() != nil {
 			return
 		}
-		if err == nil {
+		switch {
+		case err == nil:
 			good, failed = good+1, 0
-		} else {
+		case !client.IsUnavailable(err):
 			good, failed = 0, failed+1
 		}
 		enough := good >= p.probe.SuccessThreshold || failed >= p.probe.FailureThreshold
-		if now := err == nil; enough && (now != healthy || !known) {
+		if now := err == nil; enough && !client.IsUnavailable(err) && (now != healthy || !known) {
 			healthy, known = now, true
 			if !changed(healthy, err) {
 				return

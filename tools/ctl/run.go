@@ -143,7 +143,7 @@ func accompany(ctx context.Context, svc *service, cmd *cobra.Command, p *player,
 	if ctx.Err() != nil || errors.Is(err, errDetached) {
 		return 0, err
 	}
-	st, serr := ended(ctx, p.client, ct.id) // a stream that broke does not hide the end
+	st, serr := p.ended(ctx, ct.id) // a stream that broke does not hide the end
 	return st.GetExitCode(), serr
 }
 

@@ -77,7 +77,7 @@ func (p *player) watchOne(ctx context.Context, pc manifest.Container, ct played)
 		began := time.Now()
 		probes, cancel := context.WithCancel(ctx)
 		unhealthy := p.probe(probes, pc, ct)
-		st, err := ended(ctx, p.client, ct.id)
+		st, err := p.ended(ctx, ct.id)
 		cancel()
 		if err != nil {
 			return 0, err
@@ -95,7 +95,10 @@ func (p *player) watchOne(ctx context.Context, pc manifest.Container, ct played)
 				}
 			}
 			if before != "" {
-				if _, err := p.client.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: before}); err != nil {
+				if err := p.patiently(ctx, func() error {
+					_, err := p.client.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: before})
+					return err
+				}); err != nil {
 					p.say("container %s: an earlier attempt is left: %v\n", ct.name, client.Explain(err))
 				}
 				before = ""
@@ -121,8 +124,11 @@ func (p *player) gone(ctx context.Context, why error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	st, err := p.client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: p.pod})
-	if err != nil {
+	var st *runtimeapi.PodSandboxStatusResponse
+	if err := p.patiently(ctx, func() (err error) {
+		st, err = p.client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: p.pod})
+		return err
+	}); err != nil {
 		return fmt.Errorf("%w; and the pod cannot be asked about: %w", why, err)
 	}
 	if st.GetStatus().GetState() != runtimeapi.PodSandboxState_SANDBOX_READY {
@@ -142,7 +148,10 @@ func (p *player) probe(ctx context.Context, pc manifest.Container, ct played) <-
 		stop := func(what string, why error) {
 			p.say("container %s  %s: its %s probe fails and it is stopped: %v\n", short(ct.id), ct.name, what, why)
 			stopped = true
-			if _, err := p.client.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: ct.id, Timeout: p.plan.Grace}); err != nil && ctx.Err() == nil {
+			if err := p.patiently(ctx, func() error {
+				_, err := p.client.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: ct.id, Timeout: p.plan.Grace})
+				return err
+			}); err != nil && ctx.Err() == nil {
 				p.say("container %s: %v\n", ct.name, client.Explain(err))
 			}
 		}

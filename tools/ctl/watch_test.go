@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -147,6 +149,63 @@ func (r *refusing) CreateContainer(ctx context.Context, req *runtimeapi.CreateCo
 		return nil, errors.New("sandbox pod0 is NOTREADY")
 	}
 	return r.f.CreateContainer(ctx, req)
+}
+
+// berth was restarted, and play took the first call that was not answered for the end: the pod went
+// on without probes, and the probe that was cut off counted as a failure.
+func TestWatchGoesOnWhenBerthIsRestarted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, d, out := watched(t, "  restartPolicy: OnFailure\n"+strings.ReplaceAll(probed, "failureThreshold: 4", "failureThreshold: 1"))
+		began := time.Now()
+		within := func(from, to time.Duration) func() bool {
+			return func() bool { return time.Since(began) > from && time.Since(began) < to }
+		}
+		p.client = &client.Client{RuntimeServiceClient: &restarted{
+			direct: d,
+			away:   within(20*time.Second, 30*time.Second),
+			stops:  within(50*time.Second, 65*time.Second),
+		}}
+		d.healthy = func() bool { return !within(55*time.Second, 65*time.Second)() }
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		if _, err := p.startAndWatch(t, ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("play ended: %v", err)
+		}
+		got := out.String()
+		before, after, _ := strings.Cut(got, "its liveness probe fails")
+		if strings.Count(got, "berth does not answer, the pod goes on") != 2 || strings.Contains(before, "ended") || strings.Count(before, "not ready") > 1 || !strings.Contains(after, "container ct1  app") {
+			t.Errorf("play says\n%s", got)
+		}
+	})
+}
+
+// restarted answers no call while it is away, or none that stops.
+type restarted struct {
+	*direct
+	away, stops func() bool
+}
+
+var errAway = status.Error(codes.Unavailable, "the socket of berth is not there")
+
+func (r *restarted) ContainerStatus(ctx context.Context, req *runtimeapi.ContainerStatusRequest, _ ...grpc.CallOption) (*runtimeapi.ContainerStatusResponse, error) {
+	if r.away() {
+		return nil, errAway
+	}
+	return r.f.ContainerStatus(ctx, req)
+}
+
+func (r *restarted) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest, _ ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error) {
+	if r.away() {
+		return nil, errAway
+	}
+	return r.direct.ExecSync(ctx, req)
+}
+
+func (r *restarted) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest, _ ...grpc.CallOption) (*runtimeapi.StopContainerResponse, error) {
+	if r.stops() {
+		return nil, errAway
+	}
+	return r.f.StopContainer(ctx, req)
 }
 
 const probed = `
