@@ -209,7 +209,9 @@ type KillFailed struct {
 	Err string `json:"err"`
 }
 
-func (e KillFailed) line() Line { return warn(Berth, "process not killed, its stop or removal waits", e.Err) }
+func (e KillFailed) line() Line {
+	return warn(Berth, "process not killed, its stop or removal waits", e.Err)
+}
 
 // EndHeld reports that a process that was killed has not ended, and the reaction: its group is
 // thawed, and all processes that could keep it from ending are killed.

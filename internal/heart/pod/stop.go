@@ -91,7 +91,11 @@ func (s *stopper) stop(ctx context.Context, u *unit, timeout time.Duration) erro
 	ctx, op := ops.Begin(ctx, ops.Work{Kind: ops.Stop, Of: u.object()})
 	defer op.End()
 	defer u.stops.begin()()
-	return s.end(ctx, u, s.record(ctx, u, timeout))
+	asked, err := s.record(ctx, u, timeout)
+	if err != nil {
+		return err
+	}
+	return s.end(ctx, u, asked)
 }
 
 // recordPatience is how long a stop waits until it is on record. A disk that does not answer, or
@@ -100,12 +104,12 @@ const recordPatience = time.Second
 
 // record records a stop of u, or joins the one on record, of which the earlier deadline counts, and
 // returns the stop to carry out. The stop of a pod and a removal are on record already, and a kill
-// that follows at once needs none.
-func (s *stopper) record(ctx context.Context, u *unit, timeout time.Duration) state.Stop {
+// that follows at once needs none. The error says that berth is being stopped.
+func (s *stopper) record(ctx context.Context, u *unit, timeout time.Duration) (state.Stop, error) {
 	now := u.clock.Now()
 	asked := state.Stop{At: now, Until: now.Add(timeout)}
 	if timeout <= 0 || u.now().Removing || u.pod.now().Stopping {
-		return asked
+		return asked, nil
 	}
 	written := s.write(u, func(st *state.Status) bool {
 		if st.Phase.Ended() || st.Stop != nil && !asked.Until.Before(st.Stop.Until) {
@@ -122,10 +126,13 @@ func (s *stopper) record(ctx context.Context, u *unit, timeout time.Duration) st
 	case <-written:
 	case <-ctx.Done():
 	}
+	if s.ops.stopping() {
+		return asked, errStopping
+	}
 	if known := u.now().Stop; known != nil {
 		asked.Sent, asked.Until = known.Sent, clock.Earlier(asked.Until, known.Until)
 	}
-	return asked
+	return asked, nil
 }
 
 // write changes the record of u, and returns a channel that is closed once that is done, or takes
