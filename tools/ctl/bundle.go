@@ -49,6 +49,9 @@ func bundleCommand(svc *service) *cobra.Command {
 			return fmt.Errorf("--since %s is not positive", since)
 		}
 		path := args[0]
+		if path == "" {
+			return errors.New("name a file, or - for the standard output")
+		}
 		if _, err := os.Lstat(path); err == nil && path != "-" {
 			return fmt.Errorf("%s is there; choose another name", path)
 		}

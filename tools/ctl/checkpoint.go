@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -40,7 +39,7 @@ func checkpointCommand(svc *service) *cobra.Command {
 	cmd.Flags().Int64VarP(&timeout, "timeout", "t", 0, fmt.Sprintf("seconds after which the checkpoint is given up; 0: %d", checkpoint.DefaultTimeout/time.Second))
 	cmd.Flags().BoolVar(&pod, "pod", false, "checkpoint a pod, into a new directory")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		path, err := filepath.Abs(args[1]) // the service has another working directory
+		path, err := absolute(args[1])
 		if err != nil {
 			return err
 		}
@@ -112,7 +111,7 @@ func restoreCommand(svc *service) *cobra.Command {
 	}
 	cmd.Flags().DurationVarP(&timeout, "timeout", "t", 5*time.Minute, "how long to wait until the pod runs")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		path, err := filepath.Abs(args[0])
+		path, err := absolute(args[0])
 		if err != nil {
 			return err
 		}

@@ -65,9 +65,23 @@ func TestRunMakesAPodOfOneContainer(t *testing.T) {
 		ct.GetMounts()[0].GetContainerPath() != "/x" || !ct.GetMounts()[0].GetReadonly() {
 		t.Errorf("%v %v", f.sandbox, ct)
 	}
-	for _, args := range [][]string{{"-d", "--rm", "a"}, {"-v", "x", "a"}, {"-e", "x", "a"}} {
+	for _, args := range [][]string{{"-d", "--rm", "a"}, {"-v", "x", "a"}, {"-v", ":/x", "a"}, {"-e", "x", "a"}} {
 		if _, err := run("/s", append([]string{"run"}, args...)...); ExitCode(err) != exitItself {
 			t.Errorf("run %v: %v", args, err)
+		}
+	}
+}
+
+// An empty argument, such as a variable that is not set, stood for the directory of the command.
+func TestAnEmptyPathNamesNoFile(t *testing.T) {
+	at := serveFake(t, services())
+	for _, args := range []string{"import", "restore", "checkpoint web", "run -v :/x busybox", "run --volume-dir= busybox", "report", "bundle"} {
+		fields := strings.Fields(args)
+		if fields[0] != "run" {
+			fields = append(fields, "")
+		}
+		if _, err := run(at, fields...); err == nil || !strings.Contains(err.Error(), "path is empty") && !strings.Contains(err.Error(), "name") {
+			t.Errorf("%s: %v", args, err)
 		}
 	}
 }

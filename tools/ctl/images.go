@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -355,7 +354,7 @@ func importCommand(svc *service) *cobra.Command {
 	cmd := &cobra.Command{Use: "import FILE", Short: "Import images from an OCI or docker archive", Args: cobra.ExactArgs(1)}
 	cmd.Flags().StringVar(&ref, "ref", "", "name for the image that has none in the archive, or for the only one")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		path, err := filepath.Abs(args[0])
+		path, err := absolute(args[0])
 		if err != nil {
 			return err
 		}

@@ -32,7 +32,7 @@ func reportCommand(svc *service, pr *printer) *cobra.Command {
 			"be left out.\n\n" +
 			"The file has names, errors and the last lines of logs of containers that have crashed. Its mode is 0600.",
 		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 1 || len(args) == 0 && pr.format != "json" {
+			if len(args) > 1 || len(args) == 0 && pr.format != "json" || len(args) == 1 && args[0] == "" {
 				return errors.New("name one file, such as report.html, or - for the standard output")
 			}
 			return nil

@@ -159,9 +159,18 @@ func (p *absolutePath) Type() string { return "string" }
 
 // Set implements pflag.Value.
 func (p *absolutePath) Set(s string) error {
-	abs, err := filepath.Abs(s)
+	abs, err := absolute(s)
 	*p = absolutePath(abs)
 	return err
+}
+
+// absolute returns a path that is relative to the directory of the command as the service has it. An
+// empty one, such as a variable that is not set, does not stand for that directory.
+func absolute(path string) (string, error) {
+	if path == "" {
+		return "", errors.New("a path is empty")
+	}
+	return filepath.Abs(path)
 }
 
 // removeVolumes removes the emptyDir volumes of a pod. Files that the containers of a user without

@@ -186,7 +186,7 @@ func (f runFlags) pod(args []string) (*corev1.Pod, error) {
 		if len(parts) < 2 || len(parts) > 3 || len(parts) == 3 && parts[2] != "ro" && parts[2] != "rw" {
 			return nil, fmt.Errorf("--volume %q is not HOST:CONTAINER or HOST:CONTAINER:ro", s)
 		}
-		host, err := filepath.Abs(parts[0])
+		host, err := absolute(parts[0])
 		if err != nil {
 			return nil, err
 		}
