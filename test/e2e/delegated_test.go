@@ -217,13 +217,29 @@ func TestAControlGroupIsNotWritableWithoutNsdelegate(t *testing.T) {
 }
 
 // PROPERTIES 64: a container makes 50 levels of groups and 200 beside each other with a process in
-// each, freezes some, moves its processes about at its end, and kills by a group of its own. It is
-// stopped and removed in time, and nothing outside of its group changes.
+// each, freezes some, moves its processes about at its end, and kills by a group of its own. It tries
+// what is not its own: to freeze, limit and kill its whole group, and to leave it. It is stopped and
+// removed in time, and no file of the groups beside it and above it changes.
 func TestAHostileOwnerOfAControlGroupIsStopped(t *testing.T) {
 	n := onUnified(t)
 	cfg := n.PodConfig()
 	pod := n.Pod(cfg)
 	near := n.Run(pod, cfg, node.ContainerConfig("near", "sleep", "1000"))
+	outside := func() (text string) {
+		t.Helper()
+		own := unifiedGroup(t, n.Pid(near))
+		for _, dir := range []string{own, filepath.Dir(own)} {
+			for _, f := range []string{"type", "procs", "freeze", "subtree_control", "max.depth", "max.descendants"} {
+				b, err := os.ReadFile(filepath.Join(dir, "cgroup."+f))
+				if err != nil {
+					t.Fatal(err)
+				}
+				text += filepath.Join(dir, f) + " " + string(b)
+			}
+		}
+		return text
+	}
+	before := outside()
 	const groups = `cd /sys/fs/cgroup; trap '' TERM INT HUP; mkdir own; echo $$ >own/cgroup.procs
 		d=.; i=0; while [ $i -lt 50 ]; do i=$((i+1)); d=$d/l; mkdir $d || exit 1; done
 		sleep 1000 & echo $! >$d/cgroup.procs
@@ -231,6 +247,8 @@ func TestAHostileOwnerOfAControlGroupIsStopped(t *testing.T) {
 		mkdir k; sleep 1000 & p=$!; echo $p >k/cgroup.procs; echo 1 >k/cgroup.kill; wait $p; echo killed $?
 		for i in 1 2 3; do echo 1 >g$i/cgroup.freeze; done
 		sh -c 'while :; do for i in 4 5 6 7 8; do read p <g$i/cgroup.procs && echo $p >g$((i+10))/cgroup.procs; read p <g$((i+10))/cgroup.procs && echo $p >g$i/cgroup.procs; done; done' 2>/dev/null &
+		for f in freeze kill max.depth max.descendants type; do for d in . .. ../..; do (echo 1 >$d/cgroup.$f) && echo wrote $d $f; done; done 2>/dev/null
+		(echo 1 >../cgroup.procs) 2>/dev/null && echo left
 		echo ready; `
 	for name, end := range map[string]string{
 		"waits":  "while :; do sleep 1; done",
@@ -238,7 +256,7 @@ func TestAHostileOwnerOfAControlGroupIsStopped(t *testing.T) {
 	} {
 		id := n.Run(pod, cfg, seesGroups(name, false, nil, readWrite, groups+end))
 		n.Until("it is ready", func() bool { return strings.Contains(n.Log(id), "ready\n") })
-		if !strings.Contains(n.Log(id), "killed 137\n") {
+		if log := n.Log(id); !strings.Contains(log, "killed 137\n") || strings.Contains(log, "wrote") || strings.Contains(log, "left") {
 			t.Errorf("%s: %s", name, n.Log(id))
 		}
 		if _, err := n.ContainerStats(t.Context(), &runtimeapi.ContainerStatsRequest{ContainerId: id}); err != nil {
@@ -265,6 +283,9 @@ func TestAHostileOwnerOfAControlGroupIsStopped(t *testing.T) {
 		})
 		if st := n.Container(near).GetState(); st != runtimeapi.ContainerState_CONTAINER_RUNNING {
 			t.Errorf("%s: the container beside it is %s", name, st)
+		}
+		if after := outside(); after != before {
+			t.Errorf("%s: outside of its group there is\n%s\nand was\n%s", name, after, before)
 		}
 	}
 	n.RemoveAll(t.Context())
