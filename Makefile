@@ -101,6 +101,7 @@ UNITFLAGS  = $(if $(filter 0,$(shell id -u)),-exec 'setpriv --bounding-set=-all 
 KUBELET := test/kubelet
 SANDBOX := test/gvisor
 CLUSTER := test/cluster
+UPGRADE := test/upgrade
 SYSTEMD := test/systemd
 RELEASED := test/dist
 SOAK    := test/soak
@@ -124,7 +125,7 @@ AHEAD = -p $$(($$(nproc) + 1))
 
 # $(call select,unit,host,alone) is shell code that splits the packages of PKG into three variables, with
 # test/sim, the longest, at the beginning.
-select = all=$$(go list $(PKG) | sort -r | grep -vxF -e berth/$(KUBELET) -e berth/$(SANDBOX) -e berth/$(CLUSTER) -e berth/$(SYSTEMD) -e berth/$(RELEASED) -e berth/$(BROWSER) -e berth/$(SOAK) -e berth/$(CLOCKS) || true); \
+select = all=$$(go list $(PKG) | sort -r | grep -vxF -e berth/$(KUBELET) -e berth/$(SANDBOX) -e berth/$(CLUSTER) -e berth/$(UPGRADE) -e berth/$(SYSTEMD) -e berth/$(RELEASED) -e berth/$(BROWSER) -e berth/$(SOAK) -e berth/$(CLOCKS) || true); \
   $(1)=$$(grep -vxF $(HOST:%=-e berth/%) <<<"$$all" || true); \
   $(2)=$$(grep -xF $(patsubst %,-e berth/%,$(filter-out $(ALONE),$(HOST))) <<<"$$all" || true); \
   $(3)=$$(grep -xF $(ALONE:%=-e berth/%) <<<"$$all" || true)

@@ -24,6 +24,13 @@ test-adopt: setup tools build $(CONTAINERD17)/containerd $(CONTAINERD17)/contain
 	CGO_ENABLED=1 go test -race -vet=all -count=$(or $(COUNT),1) -timeout 30m -run "$(or $(RUN),$(ADOPTTESTS))" ./test/e2e
 	CGO_ENABLED=1 go test -race -vet=all -count=$(or $(COUNT),1) -timeout 25m -run '$(or $(RUN),GoesOnWithAdoptedPods)' ./$(KUBELET)
 
+# DAYS is how many days back, VERSIONS the commits or tags instead.
+.PHONY: upgrade
+upgrade: export BERTH_OLDER := $(BUILD)/older
+upgrade: setup tools build ## Replace the berths of the last seven days and of each tag by this one under pods, as root: VERSIONS='v0.1.0' or DAYS=2 for less
+	tools/lab/older.sh $(BERTH_OLDER) $(or $(DAYS),7) $(VERSIONS)
+	CGO_ENABLED=1 go test -race -vet=all -count=1 -timeout 60m -v $(if $(RUN),-run '$(RUN)') ./$(UPGRADE)
+
 # gVisor. Its shim lowers the OOM score of the shim's process, which this build leaves out: root may lack
 # CAP_SYS_RESOURCE, as in a container.
 GVISOR := $(BUILD)/gvisor
