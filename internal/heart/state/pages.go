@@ -36,10 +36,11 @@ var little = binary.LittleEndian
 
 // pages is the content of a database, read without bbolt.
 type pages struct {
-	b    []byte
-	size int    // of a page
-	root uint64 // the page of the root
-	seen map[uint64]bool
+	b       []byte
+	size    int    // of a page
+	root    uint64 // the page of the root
+	written uint64 // the number of the last transaction
+	seen    map[uint64]bool
 
 	links    []int    // where in b there is the number of a page
 	mended   int      // repaired bits of pages
@@ -58,7 +59,7 @@ type item struct {
 // readPages finds the root. The error is ErrInvalid of bbolt's for a file that is none of its.
 func readPages(b []byte) (*pages, error) {
 	p := &pages{b: b, seen: map[uint64]bool{}}
-	newest, found := uint64(0), false
+	found := false
 	for _, size := range []int{4096, 16384, 65536, 8192, 32768, 1024, 2048} {
 		for _, at := range []int{0, size} {
 			if len(b) < at+pageHeader+metaLength {
@@ -77,8 +78,8 @@ func readPages(b []byte) (*pages, error) {
 				}
 				p.mended++
 			}
-			if tx := little.Uint64(m[48:]); !found || tx > newest {
-				newest, found, p.size, p.root = tx, true, size, little.Uint64(m[16:])
+			if tx := little.Uint64(m[48:]); !found || tx > p.written {
+				found, p.written, p.size, p.root = true, tx, size, little.Uint64(m[16:])
 			}
 		}
 		if found {

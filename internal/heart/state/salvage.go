@@ -24,11 +24,14 @@ import (
 )
 
 // keyCheck is the checksum of the bucket meta, and keyTotal the sum of the checksums of all
-// records. An earlier berth writes neither, and changes one of the others whenever it writes: so a
-// check that is wrong, and cannot be made right by one bit, is one of before its time.
+// records. An earlier berth writes neither. While it has a journal it changes one of the others: so a
+// check that is wrong, and cannot be made right by one bit, is one of before its time. Once it has
+// ended cleanly they are as it found them: so keyTotal counts only in the transaction that has written
+// it, which is the last one if keyWritten has its number.
 var (
-	keyCheck = []byte("check")
-	keyTotal = []byte("total")
+	keyCheck   = []byte("check")
+	keyTotal   = []byte("total")
+	keyWritten = []byte("written")
 )
 
 // metaKeys are all keys of the bucket meta but keyCheck, in the order in which they are checked.
@@ -37,8 +40,9 @@ var metaKeys = [][]byte{keyVersion, keyOwner, keyEpoch, keyFolded, keyTotal}
 // buckets are the names of the buckets.
 var buckets = [][]byte{bucketMeta, KindSandbox.bucket(), KindContainer.bucket()}
 
-// allMetaKeys are the same and keyCheck.
-var allMetaKeys = slices.Concat(metaKeys, [][]byte{keyCheck})
+// allMetaKeys are the same and those that the checksum leaves out. An earlier berth that knows keyCheck
+// would take one that covers keyWritten for damaged.
+var allMetaKeys = slices.Concat(metaKeys, [][]byte{keyCheck, keyWritten})
 
 // checkOf returns the checksum of the values that get returns.
 func checkOf(get func(key []byte) []byte) []byte {
@@ -49,10 +53,10 @@ func checkOf(get func(key []byte) []byte) []byte {
 	return fmt.Appendf(nil, "%08x", sum("meta", "", b))
 }
 
-// putCheck brings the check of the bucket meta up to date.
+// putCheck brings the check of the bucket meta up to date, in each transaction.
 func putCheck(tx *bbolt.Tx) error {
 	meta := tx.Bucket(bucketMeta)
-	return meta.Put(keyCheck, checkOf(meta.Get))
+	return errors.Join(meta.Put(keyWritten, strconv.AppendInt(nil, int64(tx.ID()), 10)), meta.Put(keyCheck, checkOf(meta.Get)))
 }
 
 // content is all that a database has.
@@ -110,10 +114,12 @@ func readContent(b []byte) (content, *pages, error) {
 	return c, p, nil
 }
 
-// adds reports whether the checksums of the records have the recorded sum, if there is one.
+// adds reports whether the checksums of the records have the recorded sum, if the last transaction has
+// written one.
 func (p *pages) adds(c content) bool {
 	n := c.get(keyTotal)
-	return n == nil || !c.isChecked() || len(p.faults) > 0 || string(n) == fmt.Sprintf("%08x", c.total())
+	return n == nil || string(c.get(keyWritten)) != strconv.FormatUint(p.written, 10) || !c.isChecked() || len(p.faults) > 0 ||
+		string(n) == fmt.Sprintf("%08x", c.total())
 }
 
 func readOnce(b []byte) (content, *pages, error) {

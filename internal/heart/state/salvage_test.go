@@ -314,6 +314,46 @@ func TestAnEarlierBerthWritesWithoutChecksums(t *testing.T) {
 	}
 }
 
+// PROPERTIES 63: an earlier berth that ends cleanly leaves the bucket meta as it found it, and its
+// checksum right. The sum of the checksums of all records, which it does not know, was that of before
+// its time: the records were taken for others than those that were written last, earlier pages for the
+// right ones, and pods that ran for none of this berth's.
+func TestWhatAnEarlierBerthHasWrittenAndClosedIsNotDamage(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir)
+	for pods := range 3 {
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s = open(t, dir)
+		for part := range 2 { // so that the file has earlier pages
+			written := map[string][]byte{}
+			for i := range 20 {
+				c, st := someContainer(fmt.Sprintf("c%d-%02d", pods, part*20+i))
+				status, err := json.Marshal(st)
+				if err != nil {
+					t.Fatal(err)
+				}
+				intent, err := json.Marshal(c)
+				if err != nil {
+					t.Fatal(err)
+				}
+				written[c.ID+"/status"], written[c.ID+"/intent"] = status, intent
+			}
+			put(t, s, KindContainer, written)
+		}
+		_ = s.db.Close()
+		s = open(t, dir)
+		if all := load(t, s); s.Salvage().Damaged() || len(all.Containers) != 40*(pods+1) || len(all.Damaged) != 0 {
+			t.Fatalf("%+v, %d containers, %+v", s.Salvage(), len(all.Containers), all.Damaged)
+		}
+		c, st := someContainer("c0-00") // this berth writes one, too
+		if err := s.Commit(NewContainer(c, st)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // PROPERTIES 63: a damaged database that cannot be written anew is refused in words, unless values
 // alone are damaged. bbolt panics at what it cannot read, in a goroutine of its own, which ended
 // berth.
