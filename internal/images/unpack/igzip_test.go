@@ -59,7 +59,7 @@ func TestALayerIsTheSameWithAndWithoutIgzip(t *testing.T) {
 		paths = append(paths, dir)
 		try(t, os.Mkdir(dir, 0o700))
 		if program != "" {
-			try(t, os.WriteFile(filepath.Join(dir, "igzip"), []byte(program), 0o700)) //nolint:gosec // a program
+			try(t, os.WriteFile(filepath.Join(dir, "igzip"), []byte(program), 0o700))
 		} else {
 			try(t, os.Symlink("/bin/echo", filepath.Join(dir, "igzip")))
 		}
