@@ -75,6 +75,7 @@ func (s *Story) statement(text string) error {
 		if err != nil {
 			return err
 		}
+		time.Sleep(time.Millisecond) // what is under way belongs to the step before
 		s.transcript.step(text)
 		s.Background(func() error {
 			err := s.do(st)
