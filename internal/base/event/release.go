@@ -27,7 +27,7 @@ type AttemptPostponed struct {
 }
 
 func (e AttemptPostponed) line() Line {
-	return info(Berth, "lane attempt postponed",
+	return step(Berth, "lane attempt postponed",
 		slog.String("step", e.Step), slog.Int("attempt", e.Attempt), slog.String("until", e.Until))
 }
 
