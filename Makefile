@@ -115,10 +115,10 @@ CLOCKS  := test/clock
 export BERTH_PICK := $(or $(PICK),$(BERTH_PICK),$(COMMIT))
 
 # Those of ALONE take turns by a lock, while the next one is built. Tests within one wait more than they
-# compute: four times as many as there are cores run at once. The timer of go test runs while a package
+# compute: twice as many as there are cores run at once. The timer of go test runs while a package
 # waits for its turn, so it is off: the test binary has the limit, and begins with it once it has the
 # lock.
-TURNS = -timeout 0 -parallel $$((4 * $$(nproc))) -exec 'flock -o $(BUILD)/alone.lock'
+TURNS = -timeout 0 -parallel $$((2 * $$(nproc))) -exec 'flock -o $(BUILD)/alone.lock'
 
 # Many packages wait now and then: three of them for two cores.
 AHEAD = -p $$(($$(nproc) + 1))
