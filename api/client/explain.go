@@ -19,8 +19,8 @@ func IsUnimplemented(err error) bool { return status.Code(err) == codes.Unimplem
 // IsNotFound reports whether an error says that the object does not exist.
 func IsNotFound(err error) bool { return status.Code(err) == codes.NotFound }
 
-// IsUnavailable reports whether a call was not answered: berth is restarted, or what it needs is. The
-// call may have taken effect.
+// IsUnavailable reports whether a call was not answered: berth is restarted, or what it needs is.
+// The call may have taken effect.
 func IsUnavailable(err error) bool { return status.Code(err) == codes.Unavailable }
 
 func invalid(format string, args ...any) error {

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// required returns the version of a module in a go.mod of the repository; of "go" that of the language.
+// required returns the version of a module in a go.mod of the repository; of "go" that of the
+// language.
 func required(t *testing.T, file, module string) string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(root, file))

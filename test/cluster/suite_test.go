@@ -21,9 +21,9 @@ import (
 	"berth/test/testimage/testregistry"
 )
 
-// Kubernetes' own end-to-end suite, or the part that `make test-conformance` selects, on two nodes of
-// berth, or of containerd's CRI plug-in for comparison. They pull the suite's images from a registry
-// that serves stand-ins of them.
+// Kubernetes' own end-to-end suite, or the part that `make test-conformance` selects, on two nodes
+// of berth, or of containerd's CRI plug-in for comparison. They pull the suite's images from a
+// registry that serves stand-ins of them.
 func TestKubernetesSuite(t *testing.T) {
 	o := options{nodes: 2}
 	if os.Getenv("BERTH_SUITE_RUNTIME") == "containerd" {
@@ -164,8 +164,8 @@ func (c *cluster) layer(program, to string, mode fs.FileMode) v1.Layer {
 	return layerOf(c.t, testimage.File{Name: to, Mode: mode, Body: body})
 }
 
-// ofAgnhost are the files that the image of agnhost has beside its program: the image pause:testing,
-// which one of its servers gives to those who have a password, is among them.
+// ofAgnhost are the files that the image of agnhost has beside its program: the image
+// pause:testing, which one of its servers gives to those who have a password, is among them.
 func (c *cluster) ofAgnhost(pause v1.Image) v1.Layer {
 	c.t.Helper()
 	list := []testimage.File{

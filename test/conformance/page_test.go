@@ -18,7 +18,8 @@ const suite = `[{"SuiteSucceeded": %v, "SpecReports": [
 {"LeafNodeType": "It", "LeafNodeText": "hangs", "ContainerHierarchyTexts": ["[k8s.io] Pod"], "State": "timedout", "Failure": {"Message": "late"}},
 {"LeafNodeType": "It", "LeafNodeText": "waits", "State": "pending"}]}]`
 
-// A check that was skipped is not passed, one that did not end has failed, and each is counted once.
+// A check that was skipped is not passed, one that did not end has failed, and each is counted
+// once.
 func TestWhatWasSkippedIsNotPassed(t *testing.T) {
 	c, err := count([]byte(strings.Replace(suite, "%v", "false", 1)))
 	if err != nil {

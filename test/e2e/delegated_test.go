@@ -217,9 +217,9 @@ func TestAControlGroupIsNotWritableWithoutNsdelegate(t *testing.T) {
 }
 
 // PROPERTIES 64: a container makes 50 levels of groups and 200 beside each other with a process in
-// each, freezes some, moves its processes about at its end, and kills by a group of its own. It tries
-// what is not its own: to freeze, limit and kill its whole group, and to leave it. It is stopped and
-// removed in time, and no file of the groups beside it and above it changes.
+// each, freezes some, moves its processes about at its end, and kills by a group of its own. It
+// tries what is not its own: to freeze, limit and kill its whole group, and to leave it. It is
+// stopped and removed in time, and no file of the groups beside it and above it changes.
 func TestAHostileOwnerOfAControlGroupIsStopped(t *testing.T) {
 	n := onUnified(t)
 	cfg := n.PodConfig()

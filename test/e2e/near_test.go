@@ -38,8 +38,8 @@ func small(t *testing.T, text string) v1.Image {
 }
 
 // Archives in a directory are there without a registry, run, and are imported once. One that is bad
-// is named and holds up no other. Pins and the directory follow a reload, and pruning leaves what is
-// pinned or used.
+// is named and holds up no other. Pins and the directory follow a reload, and pruning leaves what
+// is pinned or used.
 func TestImagesAreNearWithoutARegistry(t *testing.T) {
 	t.Parallel()
 	dir := node.TempDir(t)
@@ -169,8 +169,8 @@ func TestImagesAreNearWithoutARegistry(t *testing.T) {
 	expect("what is used or pinned stays", func(*berthv1.Image) bool { return true }, append([]string{kept}, node.Busybox, "registry.invalid/team/app:1")...)
 }
 
-// A pull for a pod is listed with the pod that waits for it, while it lasts. Where compressed layers
-// are discarded, what was pulled runs all the same.
+// A pull for a pod is listed with the pod that waits for it, while it lasts. Where compressed
+// layers are discarded, what was pulled runs all the same.
 func TestAPullIsListedWithThePodThatWaits(t *testing.T) {
 	t.Parallel()
 	node.Modes(t, func(t *testing.T, external bool) {

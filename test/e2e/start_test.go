@@ -85,9 +85,9 @@ func TestAProgramIsNotStartedTwiceBecauseBerthWasKilled(t *testing.T) {
 }
 
 // PROPERTIES 71: pods that share a shim end while the OCI runtime makes containers of another one. The
-// kernel killed it with the thread of the shim that had started it, if that thread had waited in the
-// network namespace of one of these pods since: a StartError of a container that had nothing to do with
-// them.
+// kernel killed it with the thread of the shim that had started it, if that thread had waited in
+// the network namespace of one of these pods since: a StartError of a container that had nothing to
+// do with them.
 func TestTheEndOfAPodCutsOffNoStartOfAnother(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -16,8 +16,8 @@ import (
 
 // PROPERTIES 69: a kubelet of 1.38 lets berth pull a seccomp profile from a registry for its pods. A
 // pod has the intersection of the profile and its base; the next one has it without the registry,
-// also with another base; once the profile is removed, a pod waits for it with the reason, and starts
-// when the registry is back. Only a kubelet of 1.38 knows such profiles: `make test-kubelet
+// also with another base; once the profile is removed, a pod waits for it with the reason, and
+// starts when the registry is back. Only a kubelet of 1.38 knows such profiles: `make test-kubelet
 // KUBERNETES=1.38`.
 func TestAProfileIsPulledByAKubelet138(t *testing.T) {
 	k := start(t, node.Options{}, false, "  SecurityProfileOCI: true")

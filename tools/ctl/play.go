@@ -424,8 +424,8 @@ const (
 	awayEvery = 500 * time.Millisecond // between two calls while berth is not there
 )
 
-// patiently makes a call again for as long as berth is not there. Of the calls that wait for that at
-// the same time the first one says so. The call must be one that may take effect twice.
+// patiently makes a call again for as long as berth is not there. Of the calls that wait for that
+// at the same time the first one says so. The call must be one that may take effect twice.
 func (p *player) patiently(ctx context.Context, call func() error) error {
 	for said := false; ; {
 		err := call()

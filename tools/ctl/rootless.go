@@ -164,8 +164,8 @@ func (p *absolutePath) Set(s string) error {
 	return err
 }
 
-// absolute returns a path that is relative to the directory of the command as the service has it. An
-// empty one, such as a variable that is not set, does not stand for that directory.
+// absolute returns a path that is relative to the directory of the command as the service has it.
+// An empty one, such as a variable that is not set, does not stand for that directory.
 func absolute(path string) (string, error) {
 	if path == "" {
 		return "", errors.New("a path is empty")

@@ -244,8 +244,8 @@ const (
 	AuditAllow  = "allow"
 )
 
-// TimelineAge is how long an entry of a timeline is kept at most. The room on the disk decides before
-// on a busy node, and an idle one shows a week to a person who comes after a holiday.
+// TimelineAge is how long an entry of a timeline is kept at most. The room on the disk decides
+// before on a busy node, and an idle one shows a week to a person who comes after a holiday.
 const TimelineAge = 7 * 24 * time.Hour
 
 // How much a timeline on the disk may have, in MiB. An index of it is in memory.

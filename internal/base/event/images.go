@@ -50,8 +50,8 @@ func (e ProfileNotPulled) line() Line {
 	return warn(Call, "profile not pulled", e.Err, slog.String("profile", e.Profile), slog.Duration("took", e.Took))
 }
 
-// ProfileRemoved reports that a seccomp profile from a registry was removed. Containers that have it
-// keep it.
+// ProfileRemoved reports that a seccomp profile from a registry was removed. Containers that have
+// it keep it.
 type ProfileRemoved struct {
 	By      Client `json:"by,omitzero"`
 	Profile string `json:"profile"` // its digest

@@ -21,7 +21,8 @@ func try(t *testing.T, err error) {
 	}
 }
 
-// filled is a directory as an image may have filled it. Beside it is a file that it must not lead to.
+// filled is a directory as an image may have filled it. Beside it is a file that it must not lead
+// to.
 func filled(t *testing.T) *os.File {
 	t.Helper()
 	base := t.TempDir()

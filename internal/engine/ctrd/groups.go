@@ -29,8 +29,8 @@ const (
 	// on a busy node thirty do at once.
 	groupTurnTimeout = 30 * time.Second
 	// groupJoinTimeout is how long a pod may take to come to the shim of its group, which has just
-	// answered: one that is out of descriptors answers, and takes no new connection. It begins with the
-	// pod's turn.
+	// answered: one that is out of descriptors answers, and takes no new connection. It begins with
+	// the pod's turn.
 	groupJoinTimeout = 5 * time.Second
 	// groupStartTimeout is how long it may take if the shim is started for it.
 	groupStartTimeout = 20 * time.Second

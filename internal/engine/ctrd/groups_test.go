@@ -336,8 +336,8 @@ func TestAPodWhoseGroupIsBusyGivesUpWithItsCall(t *testing.T) {
 }
 
 // Of thirty pods that came at once the last ones were refused on a busy node, because the time that
-// each has for the shim began before its turn. If the shim hangs, those who wait do not wait for it one
-// after another.
+// each has for the shim began before its turn. If the shim hangs, those who wait do not wait for it
+// one after another.
 func TestPodsThatWaitForTheirTurnAreRefusedOnlyIfTheShimHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s starts

@@ -166,8 +166,8 @@ func (s *stopper) goOn(ctx context.Context, u *unit) error {
 	return s.end(ctx, u, again)
 }
 
-// end sends the stop signal to the process of u, unless it was sent, and SIGKILL at the deadline. It
-// waits until its exit is settled.
+// end sends the stop signal to the process of u, unless it was sent, and SIGKILL at the deadline.
+// It waits until its exit is settled.
 func (s *stopper) end(ctx context.Context, u *unit, stop state.Stop) error {
 	w := s.lanes.wait(u) // a settle that failed is tried now
 	defer w.End()

@@ -155,8 +155,8 @@ func TestASlowReleaseIsNoProcessThatLives(t *testing.T) {
 }
 
 // PROPERTIES 51: nor does a call wait for ever for the end of a process in a virtual machine, of which
-// the shim alone knows; it is killed again meanwhile. Neither a shim that does not answer to that holds
-// up the call for longer.
+// the shim alone knows; it is killed again meanwhile. Neither a shim that does not answer to that
+// holds up the call for longer.
 func TestACallDoesNotWaitForEverForAVirtualMachine(t *testing.T) {
 	for _, hangs := range []bool{false, true} {
 		inBubble(t, func(t *testing.T, b *bubble) {
@@ -180,8 +180,8 @@ func TestACallDoesNotWaitForEverForAVirtualMachine(t *testing.T) {
 }
 
 // Everything that keeps a process from its end is done again while it takes more than once, and
-// nothing is done about a process that ends, nor about one that nobody has killed, nor about the one
-// that takes the place of another.
+// nothing is done about a process that ends, nor about one that nobody has killed, nor about the
+// one that takes the place of another.
 func TestMoreIsDoneAboutAnEndThatDoesNotCome(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := b.pod("p1", "")

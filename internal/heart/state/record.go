@@ -113,8 +113,8 @@ type Status struct {
 }
 
 // Stop is a stop of a container that was requested. It is on record before the stop signal is sent,
-// and goes on without the call that asked for it, through a crash too. A berth that is older than it
-// ignores it: there the client repeats the request.
+// and goes on without the call that asked for it, through a crash too. A berth that is older than
+// it ignores it: there the client repeats the request.
 type Stop struct {
 	At    clock.Instant `json:"at"`            // of the request
 	Until clock.Instant `json:"until"`         // when SIGKILL follows

@@ -24,24 +24,24 @@ import (
 )
 
 // keyCheck is the checksum of the bucket meta, and keyTotal the sum of the checksums of all
-// records. An earlier berth writes neither. While it has a journal it changes one of the others: so a
-// check that is wrong, and cannot be made right by one bit, is one of before its time. Once it has
-// ended cleanly they are as it found them: so keyTotal counts only in the transaction that has written
-// it, which is the last one if keyWritten has its number.
+// records. An earlier berth writes neither. While it has a journal it changes one of the others: so
+// a check that is wrong, and cannot be made right by one bit, is one of before its time. Once it
+// has ended cleanly they are as it found them: so keyTotal counts only in the transaction that has
+// written it, which is the last one if keyWritten has its number.
 var (
 	keyCheck   = []byte("check")
 	keyTotal   = []byte("total")
 	keyWritten = []byte("written")
 )
 
-// metaKeys are all keys of the bucket meta but keyCheck, in the order in which they are checked.
+// metaKeys are the keys of the bucket meta that keyCheck covers, in that order.
 var metaKeys = [][]byte{keyVersion, keyOwner, keyEpoch, keyFolded, keyTotal}
 
 // buckets are the names of the buckets.
 var buckets = [][]byte{bucketMeta, KindSandbox.bucket(), KindContainer.bucket()}
 
-// allMetaKeys are the same and those that the checksum leaves out. An earlier berth that knows keyCheck
-// would take one that covers keyWritten for damaged.
+// allMetaKeys are the same and those that the checksum leaves out. An earlier berth that knows
+// keyCheck would take one that covers keyWritten for damaged.
 var allMetaKeys = slices.Concat(metaKeys, [][]byte{keyCheck, keyWritten})
 
 // checkOf returns the checksum of the values that get returns.
@@ -114,8 +114,8 @@ func readContent(b []byte) (content, *pages, error) {
 	return c, p, nil
 }
 
-// adds reports whether the checksums of the records have the recorded sum, if the last transaction has
-// written one.
+// adds reports whether the checksums of the records have the recorded sum, if the last transaction
+// has written one.
 func (p *pages) adds(c content) bool {
 	n := c.get(keyTotal)
 	return n == nil || string(c.get(keyWritten)) != strconv.FormatUint(p.written, 10) || !c.isChecked() || len(p.faults) > 0 ||

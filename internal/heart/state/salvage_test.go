@@ -315,9 +315,9 @@ func TestAnEarlierBerthWritesWithoutChecksums(t *testing.T) {
 }
 
 // PROPERTIES 63: an earlier berth that ends cleanly leaves the bucket meta as it found it, and its
-// checksum right. The sum of the checksums of all records, which it does not know, was that of before
-// its time: the records were taken for others than those that were written last, earlier pages for the
-// right ones, and pods that ran for none of this berth's.
+// checksum right. The sum of the checksums of all records, which it does not know, was that of
+// before its time: the records were taken for others than those that were written last, earlier
+// pages for the right ones, and pods that ran for none of this berth's.
 func TestWhatAnEarlierBerthHasWrittenAndClosedIsNotDamage(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)

@@ -84,7 +84,8 @@ func TestADeviceThatDoesNotExistIsNamed(t *testing.T) {
 	}
 }
 
-// A null among the mounts of one specification ended berth, and each berth that was started after it.
+// A null among the mounts of one specification ended berth, and each berth that was started after
+// it.
 func TestASpecificationWithANullIsNamed(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "gpu.json", gpu)

@@ -279,8 +279,8 @@ func (p *Preload) load(ctx context.Context, f *found) {
 	p.writeLocked()
 }
 
-// attempt imports an archive. While containerd is away, which has other causes, it
-// tries again.
+// attempt imports an archive. It tries again while containerd is away, which is not because of the
+// archive.
 func (p *Preload) attempt(ctx context.Context, f *found) (all []Stored, leftOut []string, err error) {
 	for range retry.Doubling(ctx.Done(), firstPreload, slowestPreload) {
 		if err = p.cfg.Ready(ctx); err == nil {

@@ -144,8 +144,8 @@ func TestAProfileIsPulledOnce(t *testing.T) {
 }
 
 // PROPERTIES 69: one bit of a file is changed, or it is cut off: nothing else is ever read under a
-// reference than the profile whose digest it leads to. The berth that has it in memory finds it to be
-// wrong exactly if the next one would not read it, and writes it again.
+// reference than the profile whose digest it leads to. The berth that has it in memory finds it to
+// be wrong exactly if the next one would not read it, and writes it again.
 func TestADamagedProfileIsNotRead(t *testing.T) {
 	s, dir := &shop{}, t.TempDir()
 	p := openShop(t, s, dir, nil)

@@ -125,8 +125,8 @@ func (s *profileStore) find(name string) (d string, ok bool) {
 	return "", false
 }
 
-// verify compares the file of a profile with the profile, which is in memory, and writes it again if
-// repair is set.
+// verify compares the file of a profile with the profile, which is in memory, and writes it again
+// if repair is set.
 func (s *profileStore) verify(d string, repair bool) Part {
 	s.mu.Lock()
 	defer s.mu.Unlock()

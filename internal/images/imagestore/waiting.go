@@ -20,8 +20,9 @@ const (
 	mostWaits = 5
 )
 
-// waiting is a transport that comes back if a registry asks for it: with 429 or 503 and Retry-After.
-// containerd's fetcher asks five times at once, by which the registry counts five more requests.
+// waiting is a transport that comes back if a registry asks for it: with 429 or 503 and
+// Retry-After. containerd's fetcher asks five times at once, by which the registry counts five more
+// requests.
 type waiting struct{ http.RoundTripper }
 
 // RoundTrip carries out one request.

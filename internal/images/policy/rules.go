@@ -116,8 +116,8 @@ func (p *Policy) find(namespace string, n name) *Rule {
 	return p.Rules[len(p.Rules)-1]
 }
 
-// Decide finds the rule that decides on an image that a pod of a namespace asks for, and how. namespace
-// is "" where the image is for no pod: rules for some namespaces are not for it.
+// Decide finds the rule that decides on an image that a pod of a namespace asks for, and how.
+// namespace is "" where the image is for no pod: rules for some namespaces are not for it.
 // ErrInvalidArgument: ref is not a reference.
 func (p *Policy) Decide(namespace, ref string) (Decision, error) {
 	n, err := parseName(ref)

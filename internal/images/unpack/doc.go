@@ -10,7 +10,8 @@
 //   - A layer whose process has used more than [Memory] bytes of memory, besides what it used
 //     before it read the layer, is an error. That is looked at every 10 ms and at the end. Between
 //     two looks the kernel lets the process map at most 1280 MiB of data more than before, which is
-//     twice Memory, and a share that Go maps and does not use. It starts no other program but igzip, whose memory counts.
+//     twice Memory, and a share that Go maps and does not use. It starts no other program but
+//     igzip, whose memory counts.
 //   - As many layers as processors, three at least, are unpacked at the same time, those of all
 //     images together. One image never has all of these slots.
 //   - The process is among the first that the OOM killer ends, and has a lower priority than berth

@@ -40,8 +40,8 @@ func landlock() (rights uint64, err error) {
 	return rights, nil
 }
 
-// restrict keeps threads to the rights below each path, as far as that exists, for ever. self is the
-// system call that does so, for a thread or for all.
+// restrict keeps threads to the rights below each path, as far as that exists, for ever. self is
+// the system call that does so, for a thread or for all.
 func restrict(all uint64, need map[string]uint64, self func(set uintptr) unix.Errno) error {
 	attr := unix.LandlockRulesetAttr{Handled_access_fs: all}
 	set, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr.Handled_access_fs), 0) //nolint:gosec // the kernel reads it

@@ -215,8 +215,8 @@ func TestALayerThatCannotBeReadIsNotABadOne(t *testing.T) {
 	}
 }
 
-// The process that unpacks a layer is ended with its call, the OOM killer ends it first, and it lets
-// berth have the processors.
+// The process that unpacks a layer is ended with its call, the OOM killer ends it first, and it
+// lets berth have the processors.
 func TestTheProcessOfALayerEndsWithItsCall(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	reason := errors.New("enough")

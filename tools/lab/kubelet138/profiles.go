@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// This file is compiled into the kubelet's package kuberuntime. The kubelet of 1.38.0-beta.0 has the
-// field of a pod's seccomp profile from a registry and the calls of CRI for it, and refuses such a
-// pod: the part between them is not in it (kubernetes/kubernetes#142515). lab.mk adds the lines that
-// call these functions, and those that pass on the runtime's feature. Delete them with the first
-// version that has that part.
+// This file is compiled into the kubelet's package kuberuntime. The kubelet of 1.38.0-beta.0 has
+// the field of a pod's seccomp profile from a registry and the calls of CRI for it, and refuses
+// such a pod: the part between them is not in it (kubernetes/kubernetes#142515). lab.mk adds the
+// lines that call these functions, and those that pass on the runtime's feature. Delete them with
+// the first version that has that part.
 package kuberuntime
 
 import (

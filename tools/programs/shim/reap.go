@@ -138,10 +138,10 @@ func (c *commands) Start(cmd *exec.Cmd) (chan runc.Exit, error) {
 	return all, err
 }
 
-// StartLocked implements [runc.ProcessMonitor]. The kernel kills the command, which has a Pdeathsig,
-// when the thread that has started it ends. So the thread does nothing else until the command was waited
-// for. Containerd's own StartLocked gives it back at once. It may wait in the network namespace of a pod
-// next, and a thread that does ends with its pod.
+// StartLocked implements [runc.ProcessMonitor]. The kernel kills the command, which has a
+// Pdeathsig, when the thread that has started it ends. So the thread does nothing else until the
+// command was waited for. Containerd's own StartLocked gives it back at once. It may wait in the
+// network namespace of a pod next, and a thread that does ends with its pod.
 func (c *commands) StartLocked(cmd *exec.Cmd) (chan runc.Exit, error) {
 	var all chan runc.Exit
 	answer := make(chan error)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package iptables stands for that of sigs.k8s.io/iptables-wrappers, which the module proxy does not
-// serve. It finds no iptables, as on a host that has nftables alone: the kubelet then makes none of
-// the rules that it makes for other programs.
+// Package iptables stands for that of sigs.k8s.io/iptables-wrappers, which the module proxy does
+// not serve. It finds no iptables, as on a host that has nftables alone: the kubelet then makes
+// none of the rules that it makes for other programs.
 package iptables
 
 import (
